@@ -211,7 +211,7 @@ class Daemon:
                 group.start_soon(cell.follow, lambda _: self.core.snapshots.touch(), name="status")
 
     def _tasks_that_end(self, group: TaskGroup) -> Sequence[Task]:
-        """Return tasks that end: two reads, and one task per rare feature that loads its code when it is
+        """Return the tasks that end: two reads, and one task per rare feature that loads its code when it is
         needed.
         """
         core = self.core

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers the kubelet's Allocate and GetPreferredAllocation requests.
 
-An Allocate does not name its pod. PodResources shows which pod is being admitted. PodResources is queried
-only if a pod already uses a device of the same IOMMU groups (``agent.usage``), or if another resource offers
-devices of these groups. Each Allocate reads the devices from sysfs again, and waits for a device that the
-container of a former pod still has open. The last check and the marking of the ids as allocated happen
-without an await in between.
+An Allocate request does not name the pod that gets the devices. PodResources shows which pod is being
+admitted. PodResources is queried only if a pod already uses a device of the same IOMMU groups
+(``agent.usage``), or if another resource offers devices of these groups. Each Allocate reads the devices from
+sysfs again, and waits for a device that the container of a former pod still has open. The last check and the
+marking of the ids as allocated happen without an await in between.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # few nodes load it
 
 
 class Host(Protocol):
-    """Reads the node's devices into the Snapshot."""
+    """Reads devices of the host again, so that the Snapshot shows their present state."""
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read these devices and their groups again, and one word of the configuration space of
@@ -85,7 +85,7 @@ class Allocator:
         self._open_files = threads.OneByOne()
 
     def _request(self, name: ResourceName, device_ids: Sequence[str]) -> Request:
-        """The request for these ids, checked against the newest Snapshot.
+        """The request for these device ids, with the newest Decision to check it.
 
         :raises AllocationRefused: if the resource moved to DRA before the kubelet read the shorter list.
         """
@@ -96,13 +96,13 @@ class Allocator:
         return Request(resource, device_ids, decision)
 
     def _renew(self, request: Request) -> Request:
-        """The same request, checked against the newest Snapshot."""
+        """The same request, with the newest Decision to check it."""
         return self._request(request.resource.name, request.device_ids)
 
     # Allocate
 
     async def allocate(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
-        """Return the response for one container; its pod has the devices from then on.
+        """Return the response for one container; from then on its pod uses the devices.
 
         :raises AllocationRefused: if a device cannot be allocated; the error has the Reason.
         :raises KernelRefused: if changed devices could not be read.
@@ -142,9 +142,10 @@ class Allocator:
         return request
 
     async def _wait_until_closed(self, request: Request, admission: Admission, deadline: float) -> Request:
-        """Wait until no process has the devices, or other devices of their groups, open.
+        """Wait until no process has the requested devices, or other devices of their groups, open.
 
-        After a force deletion the kubelet allocates a device again 2.5 s before the old container ends.
+        After a force deletion of a pod, the kubelet allocates the device again 2.5 s before the old container
+        ends.
 
         :raises AllocationRefused: if a device stays open too long, or another pod uses a device of the
         groups.
@@ -158,7 +159,7 @@ class Allocator:
                 released.restart(opened.device_id, now)
                 by = f": see {opened.process}" if opened.process else ""
                 raise AllocationRefused(
-                    f"{name}: {opened.device_id}: it is open, and no pod of this node has it{by}",
+                    f"{name}: {opened.device_id}: a process has it open, and no pod of this node uses it{by}",
                     "the container of a force-deleted pod may still run: find its process",
                 )
             await anyio.sleep(self._timeouts.device_close_poll)
@@ -171,13 +172,13 @@ class Allocator:
     async def _find_open(
         self, request: Request, admission: Admission, suspected: frozenset[str]
     ) -> _Opened | None:
-        """Find an open device among the devices and the other devices of their groups; None if all are
-        closed.
+        """Find an open device among the requested ones and the other devices of their groups; None if none is
+        open.
 
-        The kernel's open count shows whether a PCI function is open. An open count that has never fallen may
-        be a leftover of a former driver, so it is considered only shortly after a release. Mdevs, vGPUs and
-        the device nodes of IOMMU groups have no open count. For ids without an open count that were released
-        a moment ago (``suspected``), the open files of all processes are scanned.
+        The kernel's open count shows whether a PCI function is open. An open count that has never decreased
+        may come from a former driver, so it matters only shortly after a release. Mdevs, vGPUs and the device
+        nodes of IOMMU groups have no open count. For ids without an open count that were released a moment
+        ago (``suspected``), the open files of all processes are scanned.
         """
         members = allocating.find_closed(request, admission.pods or {})
         now = anyio.current_time()
@@ -222,7 +223,7 @@ class Allocator:
         await nodes.ensure(resource.name, device_ids, owned)
 
     def _answer(self, request: Request, admission: Admission) -> Grant:
-        """Check the request a last time and mark its ids as allocated, with no await in between."""
+        """Check the request a last time and mark its device ids as allocated, with no await in between."""
         grant = grants.grant(*request)
         allocating.check_unused(request, admission.owned, admission.pods)
         if request.resource.kind is Kind.USB:
@@ -232,7 +233,7 @@ class Allocator:
         return grant
 
     def _mark(self, request: Request, admission: Admission, unlisted: Collection[str]) -> None:
-        """Mark the ids as allocated; PodResources does not list the ``unlisted`` ones yet."""
+        """Mark the device ids as allocated; PodResources does not list the ``unlisted`` ones yet."""
         resource, functions = request.resource, allocating.find_host_functions(request)
         pending: dict[ResourceDevice, Pending] = {}
         for device_id in request.device_ids:
@@ -246,8 +247,8 @@ class Allocator:
     async def prefer(
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
-        """Return the preferred ids of the ``available`` ones. PodResources is queried only if the choice
-        depends on the pod.
+        """Return the preferred device ids out of the ``available`` ones. PodResources is queried only if the
+        choice of devices depends on the pod.
 
         :raises AllocationRefused: if the request cannot be met.
         """

@@ -31,14 +31,14 @@ _HELD = ResourceName("held")  # the name of the file for devices in use that no 
 
 
 class _Source(NamedTuple):
-    """The inputs of one CDI file; identical objects give an identical file."""
+    """The inputs of one CDI file; if the objects are the same, the file is the same."""
 
     resource: Resource
     host: Host
     spec: Spec
 
     def same(self, other: _Source | None) -> bool:
-        """True if both sources give the same CDI file."""
+        """True if both inputs result in the same CDI file."""
         return other is not None and all(one is two for one, two in zip(self, other, strict=True))
 
 
@@ -128,14 +128,14 @@ class CdiFiles:
             self._sources[name] = source
 
     def _leave(self, *entries: _Entries) -> None:
-        """Remember entries that are in no resource's CDI file any more: a pod may use such a device."""
+        """Keep entries that are in no resource's CDI file any more: a pod may use such a device."""
         left = dict(self._left or {})
         for each in entries:
             left.update(each)
         self._left = left
 
     async def _keep_held(self) -> None:
-        """Write the separate file of devices that are in use, but in no resource's CDI file any more."""
+        """Write the separate file for devices in use that are in no resource's CDI file any more."""
         snapshot = self._offering.decision.snapshot
         listed = [entries for name, entries in self._written.items() if name != _HELD]
         left = {

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the CDI files of the host: at each change of a CDI directory, and periodically.
+"""Reads the host's CDI specification files: at each change of a CDI directory, and periodically.
 
-This component only runs if a rule names CDI devices. Each directory is read by a separate thread, so a
+This component runs only if a rule names CDI devices. Each directory is read by a separate thread, so a
 directory that hangs (a call into the kernel does not return) affects only the devices that its files name:
 these are Unhealthy until the directory answers. The time limit applies only to calls into the kernel, so slow
 parsing does not count as a hang. If a read returns after the time limit, its result is still used. A
-directory is watched after it was read, because adding a watch to a hanging directory would hang. The scanner
-gets the CDI files and looks up the device nodes that these files name, so a Host contains both the files and
-the nodes, or neither.
+directory is watched only after it was read, because adding a watch to a hanging directory would hang. The
+scanner gets the CDI files and looks up the device nodes that they name, so a Host contains both the CDI files
+and their device nodes, or neither.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reader:
         self.answered: frozenset[str] = frozenset()  # the directories that answered the last read
 
     async def read(self, kinds: frozenset[str]) -> Mapping[str, CdiFile]:
-        """Return all CDI files of these kinds, and the files that cannot be used."""
+        """Return all CDI files of these CDI kinds, and the files that cannot be used."""
         found: dict[str, CdiFile] = {}
         answered: set[str] = set()
         for rank, directory in enumerate(reading.DIRECTORIES):
@@ -59,7 +59,7 @@ class Reader:
         return {path: file for path, file in found.items() if file.kind in kinds or file.fault}
 
     async def _read(self, rank: int) -> dict[str, CdiFile] | None:
-        """Return the files of one directory; None if the directory does not answer."""
+        """Return the CDI files of one directory; None if a read of the directory hangs."""
         if rank in self._hanging:
             _, late = self._hanging[rank]
             if not late.done():
@@ -78,7 +78,7 @@ class Reader:
                 return None
 
     def _silent(self, rank: int) -> dict[str, CdiFile]:
-        """The last known files of a hanging directory, with a fault, and the path at which the read hangs."""
+        """The last known files of a directory that does not answer; their faults name the path that hangs."""
         at = self._hanging[rank][0].at
         known = reading.files_in(self._known, reading.DIRECTORIES[rank])
         files = {file.path: file._replace(fault=f"{at} does not answer", stamp=()) for file in known}
@@ -98,7 +98,7 @@ class CdiSpecs:
         self._changed: Latest[None] = Latest(None)
 
     async def run(self) -> None:
-        """Read the CDI directories whenever a file or a rule has changed, for ever."""
+        """Read the CDI directories whenever a CDI file or a rule has changed, for ever."""
         while True:
             seen, answers = self._changed.version, self._reader.answers.version
             spec = self._core.snapshots.now.spec
@@ -121,7 +121,7 @@ class CdiSpecs:
         )  # also if only the watches are new: a node may have vanished before they were added
 
     async def _until_news(self, seen: int, answers: int, spec: Spec) -> None:
-        """Wait for a changed file or rule, or an answer of a hanging directory, with a time limit."""
+        """Wait a limited time for a changed CDI file or rule, or for the end of a hanging read."""
         with anyio.move_on_after(self._core.settings.get().timing.resync):
             async with anyio.create_task_group() as group:
 

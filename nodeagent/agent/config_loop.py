@@ -3,8 +3,8 @@
 
 Files that the configuration names are also read again. If a file is invalid, the last valid settings stay in
 force and the error is logged; everything is read again periodically until it is valid, since the cause may be
-in any file. ``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the Node. Equal
-settings wake no reader.
+in any file. ``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the Node. If the
+settings have not changed, no reader is woken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nodeagent.policy import merge
 
 
 class ConfigLoop:
-    """Publishes the settings in force. ``problem``: why newer settings were refused."""
+    """Publishes the settings in force. ``problem``: why newer settings were rejected."""
 
     name = "configuration"
 
@@ -101,7 +101,7 @@ class ConfigLoop:
             self.wake()  # for changes before the watch
 
     async def _quiet(self, seen: int) -> int:
-        """Wait until no file has changed for a moment; return the version of the last change."""
+        """Wait until no file has changed for a moment; return the version number of the last change."""
         while True:
             with anyio.move_on_after(self._timeouts.config_burst_gap):
                 seen, _ = await self._wake.newer(seen)
@@ -138,13 +138,13 @@ class ConfigLoop:
 
 
 def _describe(error: ConfigError) -> Problem:
-    """Return the first error as a Problem; its hint has the lines of all others, too."""
+    """Return the first configuration error as a Problem, whose hint also contains the other errors."""
     first, _, rest = error.lines().partition("\n")
     return wrong(ProblemCode.CONFIGURATION, "", first, rest)
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:
-    """The keys of changed settings, each with a note about unexpected effects."""
+    """The keys of changed settings, each with a note if the change has an unexpected effect."""
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + config.BY_KEY[key].note(" (", ")") for key in keys]
@@ -156,14 +156,14 @@ class LastGood:
     name = "last good settings"
 
     def __init__(self, root: Root, settings: Latest[Settings], again: float) -> None:
-        """``again``: seconds from a failed write to the next try."""
+        """``again``: seconds from a failed write to the next attempt."""
         self._root = root
         self._settings = settings
         self._again = again
         self._refused = False
 
     async def run(self) -> None:
-        """Save the settings when they change, and try again after a failed write, for ever."""
+        """Save the settings when they change, and retry after a failed write, for ever."""
         while True:
             seen = self._settings.version
             await self.one_turn(self._settings.get())

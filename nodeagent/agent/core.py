@@ -2,8 +2,9 @@
 """Builds the shared parts of the daemon in the order of their dependencies, and makes the first scan.
 
 ``Core`` holds what all other components share: the Snapshot, the scans of the host, and the table of which
-pod uses which device. A feature takes the Core and returns its components. ``KubeletSide`` talks to the
-kubelet. Called by ``app``, and by ``agent.changing.requests`` for a command when no daemon runs.
+pod uses which device. A feature takes the Core and returns its components. ``KubeletSide`` has the components
+that communicate with the kubelet. ``app`` calls this module, and so does ``agent.changing.requests`` for a
+command when no daemon runs.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _load_cluster_config(root: Root, settings: Settings) -> ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSide:
-    """Everything that talks to the kubelet. ``registry`` exists if plugins register by the plugin watcher."""
+    """The parts that talk to the kubelet. ``registry``: plugins_registry, if it is used for registration."""
 
     directory: SocketDir
     registry: SocketDir | None
@@ -154,7 +155,7 @@ class KubeletSide:
 
 
 def build_kubelet_side(core: Core) -> KubeletSide:
-    """Build the components that talk to the kubelet, by the settings at the start."""
+    """Build the components that communicate with the kubelet, from the settings at the start."""
     root, settings, timeouts = core.root, core.settings.get(), core.timeouts
     directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
     registry = None
@@ -175,7 +176,7 @@ def build_kubelet_side(core: Core) -> KubeletSide:
     )
     create = _create_endpoint(registry or directory, registrar, timeouts, announced=registry is not None)
     plugins = DevicePlugins(core.offering, allocator, core.usage, cdi, core.supervisor, create, timeouts)
-    core.kubelet.resend_with(plugins)
+    core.kubelet.resend_list = plugins.send_again
     return KubeletSide(directory, registry, registrar, core.kubelet, cdi, plugins)
 
 
@@ -219,7 +220,7 @@ async def first_specs(core: Core) -> None:
 
 
 async def _lent_before(core: Core) -> None:
-    """Load the previous daemon's record of USB devices in pods: the first list must not show them as free."""
+    """Load the previous daemon's record of USB devices in pods, which must not be listed as free."""
     if await threads.call(state.USB.exists, core.root.prefix):
         from nodeagent.agent import usb  # here: few nodes have USB devices in pods
 

@@ -54,11 +54,11 @@ class ResourceAnswers:
 
     @property
     def preferring(self) -> bool:
-        """True if GetPreferredAllocation makes a difference; the shares of one device node are all alike."""
+        """True if the kubelet should call GetPreferredAllocation: not for equal shares of a device node."""
         return not self._offering.decision.resource(self._name).direct
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
-        """Return the grant for one container.
+        """Return the Allocate response (grant) for one container.
 
         :raises AllocationRefused: with the Reason, which the device list shows by then.
         """
@@ -86,7 +86,7 @@ class ResourceAnswers:
 
 @dataclass(slots=True)
 class _Running:
-    """A running Endpoint, the scope that cancels it, and the Resource that it shows."""
+    """A running Endpoint, the scope that cancels it, and the Resource that it advertises."""
 
     endpoint: Endpoint
     scope: anyio.CancelScope
@@ -126,7 +126,7 @@ class DevicePlugins:
 
     @property
     def status(self) -> tuple[ResourceStatus, ...]:
-        """The resources, each with its registration with the kubelet."""
+        """The state of each resource and of its registration with the kubelet."""
         endpoints, tally, registered = self.endpoints, self._allocator.tally, self._usage.registered
         resources = self._offering.resources.get().values()
         return tuple(
@@ -141,7 +141,7 @@ class DevicePlugins:
 
     @property
     def allocating(self) -> Durations:
-        """How long the Allocates of all resources took."""
+        """The durations of the Allocate calls of all resources."""
         return self._allocator.tally.durations
 
     async def run(self) -> None:
@@ -165,7 +165,7 @@ class DevicePlugins:
                     self._end(name)
 
     def shorten_grace(self, grace: float) -> None:
-        """From now on, wait at most ``grace`` seconds for a running Allocate when an Endpoint ends."""
+        """When an Endpoint ends, wait at most ``grace`` seconds for a running Allocate from now on."""
         for endpoint in self.endpoints.values():
             endpoint.shorten_grace(grace)
 
@@ -251,8 +251,8 @@ def _status(
 ) -> ResourceStatus:
     """The status of one resource.
 
-    ``registered``: the healthy ids that the kubelet has for this resource; if one of these ids is ours, no
-    other plugin has registered the resource.
+    ``registered``: the healthy ids that the kubelet has for this resource; if one of these ids is one of
+    ours, no other plugin has registered the resource.
     """
     state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins PodResources, the kubelet's checkpoint and prepared claims into one Allocations value. Pure.
 
-Called by ``agent.usage``, which queries the kubelet and reads the file. A checkpoint entry has only the uid
-of its pod. If PodResources does not list the entry, the pod's name is known only if PodResources lists
-another device of the pod.
+``agent.usage`` queries the kubelet, reads the checkpoint, and calls this module. A checkpoint entry has only
+the uid of its pod. If PodResources does not list the entry, the pod's name is known only if PodResources
+lists another device of the pod.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_pods(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> 
 
 
 def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
-    """The listed devices, and the devices that only the checkpoint has."""
+    """The devices that PodResources lists, and the devices that only the checkpoint has."""
     unlisted = [each for each in file.entries if each.device_id not in listed.get(each.resource, {})]
     if not unlisted:
         return listed
@@ -57,7 +57,7 @@ def _build_holder(entry: Entry, pod: Holder | None) -> Holder:
 
 
 def merge(first: Table, then: Table) -> Table:
-    """Merge both tables; for an id in both, the second one decides."""
+    """Merge two tables of devices and pods; for an id in both, the second table counts."""
     if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
         return then
     names = dict.fromkeys((*first, *then))
@@ -69,8 +69,8 @@ def add_responses(
 ) -> Allocations:
     """Add the groups, device nodes and CDI devices of each id, as recorded in the checkpoint's responses.
 
-    Unchanged parts are the same objects as in ``before``. A file is ``outdated`` if the kubelet did not
-    rewrite it in time, so it may lack responses.
+    Unchanged parts are the same objects as in ``before``. The checkpoint is ``outdated`` if the kubelet did
+    not rewrite it in time, so it may lack responses.
     """
     came_with: dict[str, Holder] = {}
     groups: dict[str, frozenset[GroupNumber]] = {}
@@ -124,5 +124,5 @@ def add_claims(allocations: Allocations, claims: Iterable[Claim], before: Alloca
 
 
 def _keep_equal(before: T, now: T) -> T:
-    """The old object if both are equal, because readers compare by identity."""
+    """The old object if it equals the new one, because readers compare objects by identity."""
     return before if before == now else now

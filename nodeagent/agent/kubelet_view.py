@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.timeouts import Timeouts
@@ -14,14 +14,6 @@ from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.allocation import PodList
-
-
-class Lists(Protocol):
-    """The device lists of our resources."""
-
-    def send_again(self) -> bool:
-        """Send one device list again; False if the kubelet reads no list."""
-        ...
 
 
 class KubeletView:
@@ -34,7 +26,8 @@ class KubeletView:
         self._virt_handler = VirtHandler(plugins)
         self._reader = PodReader(self._path, self._virt_handler, timeouts.pod_resources_rpc)
         self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}")
-        self._lists: Lists | None = None
+        # makes the kubelet write its checkpoint, by a device list sent again; False if it reads none of ours
+        self.resend_list: Callable[[], bool] = lambda: False
 
     async def list_pods(self) -> PodList:
         """The answer of PodResources.
@@ -42,6 +35,7 @@ class KubeletView:
         Resources that the KubeVirt CR leaves to virt-handler count as virt-handler's, whatever sockets exist.
 
         :raises KubeletUnavailable: if there is no answer in time.
+        :raises KubeletAway: if no process listens on the socket.
         """
         self._virt_handler.learn(rule.name for rule in self._snapshots.now.spec.virt_handler_rules.values())
         return await self._reader.pods()
@@ -51,14 +45,6 @@ class KubeletView:
         checkpoint = self._checkpoint.read()
         self._virt_handler.learn(each.resource for each in checkpoint.entries if each.device_id.isdecimal())
         return checkpoint
-
-    def resend_with(self, lists: Lists) -> None:
-        """Set the lists; ``resend_list`` sends one of them to make the kubelet write its checkpoint."""
-        self._lists = lists
-
-    def resend_list(self) -> bool:
-        """Make the kubelet write its checkpoint; False if it reads no device list of ours."""
-        return self._lists is not None and self._lists.send_again()
 
     def is_present(self) -> bool:
         """True if the PodResources socket exists."""

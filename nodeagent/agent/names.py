@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of vendors, devices and vGPU types, looked up when an id is first seen.
+"""The names of vendors, devices and vGPU types; each name is looked up when its id first appears.
 
-A name stays for the life of the process, even if the files change. A vGPU type without a name is looked up
-again when the files that could name it have changed. ``observe`` calls this with each scan.
+A name does not change while the process runs, even if the files change. A vGPU type without a name is looked
+up again when the files that could name it have changed. ``agent.observe`` calls this module with each scan.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NameKeeper:
         self.bundled = await threads.call(pci_ids.bundled_date)
 
     async def names(self, host: Host, present: Names) -> Names:
-        """All names for the host; ``present`` itself if there is no new one.
+        """All names for the host; the object ``present`` itself if no name is new.
 
         If a lookup fails, all new ids are looked up again the next time.
         """
@@ -43,7 +43,7 @@ class NameKeeper:
         return {**present, **found} if found else present
 
     async def _pci_texts(self, new: frozenset[tuple[str, str]]) -> dict[str, str]:
-        """The names of new ids; a vendor that was looked up before is left out."""
+        """The names of new ids, without vendors whose names were looked up before."""
         vendors = {vendor for vendor, _ in self._searched}
         texts = await threads.call(pci_ids.names, self._root, new, self._chosen)
         return {key: texts[key] for key in sorted(texts.keys() - vendors)}
@@ -85,7 +85,7 @@ class TypeNames:
 
 
 def _vgpus(host: Host) -> dict[str, str]:
-    """Number → name of the vGPU types on the host; "" if the host shows only the number."""
+    """The names of the vGPU types on the host, by number; "" if the host shows only the number."""
     if not any(function.vgpu for function in host.functions.values()):
         return {}
     from nodeagent.kernel.scan import nvidia  # here: few nodes have NVIDIA's vGPUs

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scans the host after events and on request. The only writer of ``host`` and ``names`` of the Snapshot.
+"""Scans the host after kernel events and on request. No other module writes ``host`` and ``names`` of the
+Snapshot.
 
 The first event after a quiet time starts a scan at once. Events right after a scan are collected until none
 has arrived for a moment, with an upper bound. Scans run one after the other, so an older scan never
@@ -89,7 +90,7 @@ class Observer:
         )
 
     def wake(self, keys: Iterable[str | None]) -> None:
-        """Scan the devices with these keys soon; the key None means everything."""
+        """Request a scan of the devices with these keys; the key None means everything."""
         for key in keys:
             self._scan_requests.add(key)
 
@@ -121,9 +122,9 @@ class Observer:
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read these devices and their groups from sysfs, and scan them if they differ from the Host.
 
-        One word of the configuration space of these ``functions`` is read, too: a function that does not
-        answer has fallen off the bus. If a read hangs in the kernel, this call waits, and the device is
-        Unhealthy meanwhile.
+        One word of the PCI configuration space of ``functions`` is read, too: a function that does not answer
+        has fallen off the bus. If a read hangs in the kernel, this call waits, and the device is Unhealthy
+        meanwhile.
 
         :raises KernelRefused: if changed devices could not be read; the Host is the old one then.
         """
@@ -144,7 +145,7 @@ class Observer:
                 await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Scan those of the ids that exist on the host, and wait a limited time for the scan."""
+        """Scan the devices with these ids, as far as they exist, and wait a limited time for the scan."""
         host = self._snapshots.now.host
         keys = frozenset(device_id for device_id in ids if host.device(device_id) is not None)
         if keys:
@@ -162,7 +163,7 @@ class Observer:
             await self.scanned.newer(self.scanned.version)
 
     async def scan(self) -> None:
-        """Scan for all requests until now. Only one scan may run at a time."""
+        """Scan the devices of all scan requests so far. Only one scan may run at a time."""
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.started, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
@@ -196,7 +197,7 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> 
     with anyio.move_on_after(limit):
         host = snapshots.now.host
         for address, count in await threads.call(_find_fatal_errors, root, host):
-            text = f"{count} fatal ones were counted before nodeagent started"
+            text = f"{count} fatal errors were counted before nodeagent started"
             group = host.functions[address].group
             log.event(log.AER_WARNING, pci_address=address, text=text, device=address, group=group)
 
@@ -210,7 +211,7 @@ def _find_fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 
 
 class Gathering:
-    """Collects scan requests into scans; ``started`` is the number of started scans."""
+    """Combines scan requests into scans; ``started`` is the number of started scans."""
 
     def __init__(self, scan_requests: ScanRequests, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -219,7 +220,7 @@ class Gathering:
         self._everything = -math.inf  # when the last scan of everything was started
 
     def take(self) -> frozenset[str] | None:
-        """The keys to scan now, None for everything; later requests belong to the next scan."""
+        """The keys to scan now, None for everything; later requests wait for the next scan."""
         self.started += 1
         keys = self._scan_requests.take()
         if keys is None:
@@ -229,8 +230,8 @@ class Gathering:
     async def due(self, slow: float) -> None:
         """Wait until a scan is due; it is a full scan if the last full scan was ``slow`` seconds ago.
 
-        Requests for single devices do not delay the full scan: a release may be polled every two seconds, for
-        days.
+        Requests for single devices do not delay the full scan: nodeagent may poll a device every two seconds
+        for days.
         """
         began = anyio.current_time()
         remaining = max(self._everything + slow - began, 0)
@@ -243,7 +244,7 @@ class Gathering:
             await self._gather()
 
     async def _gather(self) -> None:
-        """Wait until no request has come for a moment, with an upper bound."""
+        """Wait until no scan request has come for a moment, but not longer than an upper bound."""
         end = anyio.current_time() + self._timeouts.event_burst
         while anyio.current_time() < end:
             seen = self._scan_requests.version
@@ -257,7 +258,7 @@ class UnfinishedRescans:
     """Requests scans of devices whose driver is still initializing, a few times with growing delays."""
 
     def __init__(self, scan_requests: ScanRequests, delays: Sequence[float]) -> None:
-        """``delays``: seconds between scans; after the last one only the periodic scan remains."""
+        """``delays``: seconds between scans of such a device; after these only the periodic scan reads it."""
         self._delays = delays
         self._scan_requests = scan_requests
         self._unfinished: frozenset[str] = frozenset()
@@ -265,7 +266,7 @@ class UnfinishedRescans:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, host: Host) -> None:
-        """Start with the first delay again if one more device has an initializing driver."""
+        """Start again with the first delay if one more device has an initializing driver."""
         before = self._unfinished
         self._unfinished = frozenset(
             function.address for function in host.functions.values() if groups.is_unfinished(function)
@@ -287,7 +288,7 @@ class UnfinishedRescans:
 
 
 class ReadReports:
-    """Logs unreadable parts of the host. ``unreadable``: why the whole host cannot be read, or None."""
+    """Logs unreadable parts of the host. ``unreadable``: why the host cannot be read at all, or None."""
 
     def __init__(self, deadline: float) -> None:
         """``deadline``: seconds after which a read counts as hanging, for the message."""
@@ -298,7 +299,7 @@ class ReadReports:
     def report(self, hanging: Iterable[str], error: KernelRefused | None) -> None:
         """Log changes. ``hanging``: keys of devices that do not answer; ``error``: why the last scan failed.
 
-        The path in an error counts as one more key that does not answer.
+        The path in the error of a scan is added to the keys of devices that do not answer.
         """
         now = frozenset(hanging)
         if error is not None and error.path:
@@ -323,5 +324,5 @@ class ReadReports:
 
 
 def _device(key: str) -> str | None:
-    """The key itself if it is a PCI address or an mdev UUID; None for a group."""
+    """The key of a scan request if it is a PCI address or an mdev UUID; None for an IOMMU group."""
     return pci_address(key) or mdev_uuid(key)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds one Snapshot of a node without a daemon, for ``scan``, ``explain`` and ``plan``. Changes nothing.
 
-Only a daemon knows which devices are in use or open; this Snapshot does not. A saved host is used as it is:
-the files of this machine say nothing about the devices of another one.
+Only a daemon knows which devices are in use or open; this Snapshot does not. A saved host is used without the
+files of this host, which say nothing about the devices of another host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nodeagent.policy.change import ownership
 
 
 async def snapshot(root: Root, spec: Spec, timeouts: Timeouts, saved: Host | None = None) -> Snapshot:
-    """Return the Snapshot of a saved host, or of this machine, which is scanned.
+    """Return the Snapshot of a saved host, or scan this host and return its Snapshot.
 
     :raises KernelRefused: if nothing can be read.
     """
@@ -75,7 +75,7 @@ async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeout
 
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:
-    """Add this machine's id and ledger to the Snapshot if it has none. Blocks on files."""
+    """Add this host's machine id and Ledger to the Snapshot, if the Snapshot has none. Blocks on files."""
     known = before.ledger if before.ledger != Ledger() else ledger.SECTION.peek(root.prefix)
     return replace(
         before,
@@ -106,7 +106,7 @@ async def with_usb(root: Root, before: Snapshot) -> Snapshot:
 
 
 async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts: Timeouts) -> Snapshot:
-    """Add the facts of one function that are slow to read to the Snapshot, as far as they can be read in
+    """Add facts of one PCI function that take long to read to the Snapshot, as far as they can be read in
     time.
 
     The name of the PCI function is one of these facts: a daemon looks up only the names of functions that may
@@ -129,7 +129,8 @@ async def with_close_uses(
 ) -> Snapshot:
     """Add the host's uses of these functions to the Snapshot, as the guards find them right before a bind.
 
-    Addresses, mounts and open files change without an event. The host's uses are read within a time limit.
+    Network addresses, mounts and open files change without an event. The host's uses are read within a time
+    limit.
     """
     known = before.host.functions
     wanted = [address for address in map(PciAddress, functions) if address in known and known[address].usable]

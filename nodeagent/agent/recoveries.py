@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves the states of PCI error recoveries, and ends a recovery that takes too long as failed.
+"""Saves the states of PCI error recoveries (AER), and marks a recovery that takes too long as failed.
 
 Only events of the kernel show the states of recoveries, so each state is saved at once, and loaded before the
 first scan after a restart. A state is saved with the binding of its device, and is dropped if the device was
-bound again. Events set a state, and a scan clears it (``kernel.scan_requests``).
+bound again. Kernel events set a state, and a scan clears it (``kernel.scan_requests``).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _plain(verdicts: Mapping[PciAddress, tuple[Recovery, str]]) -> dict[str, Any
 
 
 SECTION: Section[Mapping[PciAddress, tuple[Recovery, str]]] = Section(
-    state.RECOVERIES, {}, _parse, _plain, "without it a restart forgets which devices have failed"
+    state.RECOVERIES, {}, _parse, _plain, "after a restart nodeagent does not know which devices have failed"
 )
 
 
 def load(root: Root) -> Verdicts:
-    """Load the states of devices whose binding is unchanged. :raises KernelRefused: if none can be read."""
+    """Load the states of devices that were not bound again. :raises KernelRefused: if none can be read."""
     saved = SECTION.load(root.prefix).items()
     return {each: verdict for each, (verdict, binding) in saved if aer.read_binding(root, each) == binding}
 
@@ -66,7 +66,7 @@ async def restore(root: Root, scan_requests: ScanRequests) -> None:
 
 
 class Recoveries:
-    """The component that saves the states, and ends a recovery for which no final event comes."""
+    """The component that saves the states, and marks a recovery without a final event as failed."""
 
     name = "recoveries"
 
@@ -101,7 +101,7 @@ class Recoveries:
             self._scan_requests.recovery(address, Recovery.UNHEARD)
 
     def _time_left(self) -> float | None:
-        """Seconds until the next recovery is overdue; None if none is running."""
+        """The seconds until the next running recovery takes too long; None if no recovery is running."""
         if not self._since:
             return None
         return max(0.0, min(self._since.values()) + self._patience - anyio.current_time())

@@ -20,15 +20,15 @@ from nodeagent.model.host import HostDevice
 
 
 class DeviceReader(Protocol):
-    """Reads devices again that may have been released: from the host, or from the open files of processes."""
+    """Reads again whether devices were released: from the host, or from the open files of processes."""
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Read the devices of these ids again, if known, and wait a limited time for the result."""
+        """Read the devices with these ids again, if known, and wait a limited time for the result."""
         ...
 
 
 class Releases:
-    """Holds the ids whose release is awaited, by waiting component; the component polls them."""
+    """Holds the device ids whose release is awaited, by waiting component, and polls these devices."""
 
     name = "releases"
 
@@ -40,14 +40,14 @@ class Releases:
         self._readers: tuple[DeviceReader, ...] = ()
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
-        """Set the ids whose release the component ``by`` awaits; they replace its earlier ids."""
+        """Set the device ids whose release the component ``by`` awaits; these replace its earlier ids."""
         before, self._by[by] = self._by.get(by), ids
         self.awaited.set(frozenset().union(*self._by.values()))
         if ids and not before:
             self.began.touch()
 
     def add_reader(self, reader: DeviceReader) -> None:
-        """Add a reader; it is called at each poll."""
+        """Add a reader, which is called at each poll."""
         self._readers = (*self._readers, reader)
 
     async def run(self) -> None:
@@ -89,9 +89,9 @@ class RecentReleases:
         self._since[device_id] = at
 
     def find_recent(self, now: float) -> frozenset[str]:
-        """The ids, group numbers, nodes and CDI names that a container may still have open."""
+        """The ids, group numbers, device nodes and CDI names that a container may still have open."""
         return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
     def is_recent(self, host_device: HostDevice, now: float) -> bool:
-        """True if a pod used the device, or its whole group, until a moment ago."""
+        """True if a pod used the device, or its whole IOMMU group, until a moment ago."""
         return not self.find_recent(now).isdisjoint((host_device.id, str(host_device.group)))

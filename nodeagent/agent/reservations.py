@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserves ids: each id is either allocated to a pod or withdrawn for a change of the host, never both.
 
-``agent.allocate`` and ``agent.changing`` check and mark ids here without an await in between, so the first
-one gets the id and the other one sees the mark. An allocated id is pending until the kubelet's checkpoint or
+``agent.allocate`` and ``agent.changing`` check and mark ids here without an await in between, so one of them
+gets the id and the other one finds it marked. An allocated id is pending until the kubelet's checkpoint or
 PodResources lists it. If neither the checkpoint nor PodResources lists a pending id in time, the kubelet has
 refused the pod.
 
@@ -38,14 +38,15 @@ class Admission(NamedTuple):
 
     @property
     def owned(self) -> frozenset[ResourceDevice]:
-        """All devices that the pod certainly has."""
+        """All devices that the pod under admission certainly has."""
         pods = self.pods or {}
         return self.allocated.union(*(pods[each] for each in find_owners(pods, self.allocated)))
 
 
 class PodsAnswer(NamedTuple):
-    """An answer of PodResources: pods with their devices. ``requested_at``: the time of the query.
-    ``in_allocate``: the query was made during an Allocate, so the kubelet had read all earlier responses.
+    """An answer of PodResources: pods with their devices. ``requested_at``: the time at which PodResources
+    was queried. ``in_allocate``: PodResources was queried during an Allocate, so the kubelet had read all
+    earlier responses.
     """
 
     pods: Pods
@@ -54,7 +55,7 @@ class PodsAnswer(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """One allocated id: its pod (None if PodResources lists the id), and the PCI functions of its nodes."""
+    """One allocated id: its pod (None if PodResources lists it), and the functions of its device nodes."""
 
     holder: Holder | None
     functions: frozenset[str] = frozenset()
@@ -89,7 +90,7 @@ class ReservationBook:
                 raise AllocationRefused(text, "the list is sent to the kubelet again; try the pod again")
             for each in one.functions & self._moving:
                 raise AllocationRefused(
-                    f"its function {each} is being bound to another driver", "try the pod again"
+                    f"its PCI function {each} is being bound to another driver", "try the pod again"
                 )
         now = anyio.current_time()
         self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}
@@ -116,7 +117,7 @@ class ReservationBook:
         return True
 
     def restore(self, ids: Collection[str], moving: Collection[str]) -> None:
-        """Remove these marks after the change has ended and the Host shows its result."""
+        """Remove the marks of these ids after the change has ended and the Host shows the result."""
         self._withdrawn, self._moving = self._withdrawn.difference(ids), self._moving.difference(moving)
         self._publish()
 
@@ -156,7 +157,7 @@ class ReservationBook:
         """The pending ids that the kubelet should have by now, but that neither PodResources nor the
         checkpoint has.
 
-        The kubelet has an id as soon as it has read the response, and before it sends another request.
+        The kubelet stores an id as soon as it has read the response, and before it sends another request.
         """
         known = listed_devices(answer.pods) | file.listed_devices
         delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
@@ -190,7 +191,7 @@ class ReservationBook:
         return one.at + self._timeouts.foreign_allocate
 
     def _update_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
-        """``is_known``: a device of the admission is pending, or the kubelet has it."""
+        """``is_known``: a device of the pod under admission is pending, or the kubelet lists it."""
         newer = answer if answer is not None and answer.requested_at > self._last else None
         over = newer is not None and (self._is_other(newer.pods) or not is_known)
         if over or anyio.current_time() >= self._latest_end:
@@ -200,13 +201,13 @@ class ReservationBook:
 
     @property
     def _latest_end(self) -> float:
-        """When the admission ends at the latest."""
+        """The latest time at which the admission ends."""
         timeouts = self._timeouts
         return self._last + (timeouts.admission_settle if self._entered else timeouts.foreign_allocate)
 
     @property
     def due(self) -> float | None:
-        """When to query the kubelet next because of allocated ids; None if no id is pending."""
+        """The time of the next query of the kubelet because of allocated ids; None if no id is pending."""
         soon = self._timeouts.pod_resources_after_allocate
         times = [one.at + soon if one.holder else self._latest_entry(one) for one in self._pending.values()]
         if self._check_at is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the daemon's Snapshot, and wakes its readers when any part of it has changed.
 
-Each part has one writer. A writer reads ``now``, replaces its part and publishes the result without an await
-in between, so no change is lost and no lock is needed. Equal parts stay the same objects, so a reader
-compares by identity to see whether its inputs have changed. Readers are also woken by ``touch``, when a part
-of the Status changes that is not in the Snapshot.
+Each part of the Snapshot has one writer. A writer reads ``now``, replaces its part and publishes the result
+without an await in between, so no change is lost and no lock is needed. Parts that have not changed stay the
+same objects, so a reader compares its inputs by identity. Readers are also woken by ``touch``, when a part of
+the Status changes that is not in the Snapshot.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts Allocates by resource and result, and measures how long all of them take.
+"""Counts Allocate calls by resource and result, and measures their durations.
 
-The numbers of a resource continue if it disappears and returns. This module only counts: it is called around
-each Allocate.
+If a resource disappears and returns, its counters continue. ``agent.allocate`` calls this module around each
+Allocate.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from nodeagent.model.status import NO_ALLOCATIONS, NO_DURATIONS, AllocationsStat
 
 
 class AllocateTally:
-    """The numbers of Allocates of all resources since the start."""
+    """The numbers of Allocate calls of all resources since the start."""
 
     def __init__(self) -> None:
         self.durations = NO_DURATIONS
         self._by_resource: dict[ResourceName, AllocationsStatus] = {}
 
     def of(self, name: ResourceName) -> AllocationsStatus:
-        """The numbers of Allocates of one resource."""
+        """The numbers of Allocate calls of one resource."""
         return self._by_resource.get(name) or NO_ALLOCATIONS
 
     @contextmanager
     def counted(self, name: ResourceName) -> Iterator[None]:
-        """Count the enclosed block as one Allocate: granted, refused or failed, by its exception."""
+        """Count the enclosed block as one Allocate: granted, refused or failed, depending on its error."""
         began = anyio.current_time()
         ended = AllocationsStatus(failed=1)
         try:

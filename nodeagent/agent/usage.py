@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 
 from nodeagent.agent import joining
+from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.releases import DeviceReader, RecentReleases, Releases
 from nodeagent.agent.reservations import PodsAnswer, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -44,34 +45,6 @@ from nodeagent.model.claim import Claim
 T = TypeVar("T")
 
 
-class Kubelet(Protocol):
-    """The two sources of one kubelet: PodResources and the checkpoint."""
-
-    async def list_pods(self) -> PodList:
-        """The answer of PodResources.
-
-        :raises KubeletUnavailable: if there is no answer in time.
-        :raises KubeletAway: if no process listens on the socket.
-        """
-        ...
-
-    def read_checkpoint(self) -> Checkpoint:
-        """Read the kubelet's checkpoint. Blocks on a file."""
-        ...
-
-    def resend_list(self) -> bool:
-        """Send one device list again, so that the kubelet writes the checkpoint; False if no list is read."""
-        ...
-
-    def is_present(self) -> bool:
-        """True if the PodResources socket exists."""
-        ...
-
-    def is_expected(self) -> bool:
-        """True if the directory of the PodResources socket exists."""
-        ...
-
-
 class Usage:
     """The table of devices in use, and the component that keeps it current."""
 
@@ -79,7 +52,7 @@ class Usage:
 
     def __init__(
         self,
-        kubelet: Kubelet,
+        kubelet: KubeletView,
         snapshots: Snapshots,
         reservations: ReservationBook,
         reader: DeviceReader,

@@ -2,11 +2,11 @@
 """Makes QEMU's user the owner of USB device nodes while a pod uses them, and restores the former owners.
 
 The kernel lets several processes open a USB device, so a device is allocated only when no process has it
-open. Each former owner is recorded on disk before the owner is changed: a daemon that dies in between may
-leave a needless record, but never a changed node without a record. The record includes the device number;
-after a replug the device has another number, and the guest has lost the device. A device node is returned to
-its former owner when no pod is known to use the device. The record is below /run, because owners of device
-nodes and device numbers also change at a reboot; a damaged record is moved aside.
+open. Each former owner is recorded on disk before the owner is changed, so a daemon that crashes never leaves
+a changed device node without a record. The record includes the device number; after a replug the device has
+another number, and the guest has lost the device. A device node is returned to its former owner when no pod
+is known to use the device. The record is below /run, because owners of device nodes and device numbers also
+change at a reboot; a damaged record is moved aside.
 
 ``app`` loads this module when a rule matches USB devices; ``agent.allocate`` calls ``ensure``.
 """
@@ -44,7 +44,7 @@ def components(core: Core) -> Sequence[Component]:
 
 
 class UsbNodes:
-    """The only writer of the Snapshot's ``loans`` after the first scan, and of their record on disk."""
+    """No other component writes the Snapshot's ``loans`` after the first scan, or their record on disk."""
 
     name = "USB loans"
 
@@ -63,8 +63,8 @@ class UsbNodes:
     # Before an allocation
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
-        """Make QEMU's user the owner of these devices' nodes; the requesting pod already has the ``owned``
-        devices.
+        """Make QEMU's user the owner of the nodes of these devices; the requesting pod already has the
+        ``owned`` ones.
 
         :raises AllocationRefused: if the owners cannot be changed in time.
         """
@@ -74,7 +74,7 @@ class UsbNodes:
                 with anyio.fail_after(self._timeouts.usb_node_creation):
                     await self._assign(await self._wait_until_closed(device_ids, owned))
             except TimeoutError:
-                what = f"{name}: {', '.join(device_ids)}: the owner of the nodes cannot be changed in time"
+                what = f"{name}: {', '.join(device_ids)}: the device nodes get no new owner in time"
                 raise AllocationRefused(
                     what, "look for blocked tasks in the kernel log of the host"
                 ) from None
@@ -84,8 +84,8 @@ class UsbNodes:
                 ) from error
 
     async def _wait_until_closed(self, device_ids: Sequence[str], owned: Collection[str]) -> Members:
-        """Wait until no process has these devices open; return the USB devices of each id, which may change
-        meanwhile.
+        """Wait until no process has these devices open; return the USB devices of each id, which may have
+        changed.
 
         :raises KernelRefused: if a device stays open too long.
         """
@@ -102,7 +102,7 @@ class UsbNodes:
             await anyio.sleep(self._timeouts.usb_close_poll)
 
     async def _find_open(self, devices: Sequence[UsbDevice]) -> str | None:
-        """A text about one device, or disk of a device, that a process has open; None if all are closed.
+        """The message that a process has one of the devices, or a disk of one, open; None if all are closed.
 
         If not all processes can be read, a device that a pod had until a moment ago counts as open.
         """
@@ -114,12 +114,15 @@ class UsbNodes:
             return f"{devices[0].id}: the pod that used it until a moment ago may still have it open"
         if driven := [each for each in devices if each.driver]:
             used = await self._open_files.call(limit, _find_open_disk, root, driven)
-            return f"{driven[0].id}: its open disks cannot be seen in time" if used is None else used or None
+            return (
+                f"{driven[0].id}: the search for open disks of this USB device takes too long"
+                if used is None
+                else used or None
+            )
         return None
 
     def _is_just_released(self, devices: Sequence[UsbDevice]) -> bool:
-        """True if a pod used one of the devices until a moment ago: alone, as part of a set, or by its device
-        node.
+        """True if a pod used one of the devices until a moment ago, alone, in a set, or by its device node.
 
         A release right before this daemon started is not known, so at the start every device counts as
         released.
@@ -207,8 +210,8 @@ def _find_open_disk(root: Root, devices: Sequence[UsbDevice]) -> str:
 
 
 def _find_owners(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str, Loan]:
-    """The loans by device id, with the owners of the nodes; a node that is already QEMU's keeps its older
-    record.
+    """The loans (allocated USB devices with the former owners of their nodes) by device id; a node that
+    QEMU's user owns already keeps its older record.
 
     :raises KernelRefused: if one has no node.
     """
@@ -254,5 +257,5 @@ SECTION: Section[Loans] = Section(
     {},
     _loans,
     lambda loans: {str(head): several for head, several in loans.items()},
-    "without it the nodes of USB devices would still belong to QEMU's user",
+    "after a restart the device nodes of USB devices may still belong to QEMU's user",
 )

@@ -2,8 +2,7 @@
 """Hints for errors of the operating system: the fix for an errno and the operation that failed.
 
 An ordinary user without a permission needs sudo. If root is refused, a sandbox or security module restricts
-the process, and file modes are irrelevant. The caller may append further fixes and the consequence of the
-error.
+the process, and file modes are irrelevant. Callers may append further fixes and the consequence of the error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ANY: Mapping[int, str] = {
     errno.ENOTDIR: _DIRECTORY,
     errno.EEXIST: _DIRECTORY,  # raised by mkdir
     errno.ELOOP: "symbolic links on that path form a loop: correct them",
-    errno.ENAMETOOLONG: "a name may have 255 bytes, a path 4095: shorten it",
+    errno.ENAMETOOLONG: "shorten the path: a file name may have 255 bytes, a path 4095",
     errno.EROFS: "it is mounted read-only here: mount it writable (ReadWritePaths= of a service, a volume of "
     "a pod)",
     errno.ENOSPC: _ROOM,
@@ -44,9 +43,9 @@ _ANY: Mapping[int, str] = {
     errno.ENODEV: "its device, or the driver of that device, was removed",
     errno.ENXIO: "its device, or the driver of that device, was removed",
     errno.EBUSY: "another process uses it: find it with fuser -v, and end it first",
-    errno.ESTALE: "mount its network file system again",
-    errno.EADDRINUSE: "another program uses that name: end it, or remove the file that it has left",
-    errno.EAFNOSUPPORT: "the sandbox of this process allows no such sockets: see RestrictAddressFamilies=",
+    errno.ESTALE: "remount the network file system that contains the file",
+    errno.EADDRINUSE: "another program uses that name: end that program, or remove its socket file",
+    errno.EAFNOSUPPORT: "the sandbox of this process denies such sockets: see RestrictAddressFamilies=",
 }
 _SPECIAL: Mapping[tuple[Operation, int], str] = {
     ("read", errno.ENOENT): "give the path of a file that is there",

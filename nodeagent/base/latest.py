@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``Latest[T]``: a cell that passes the newest value from one writer to any number of readers.
 
-Each value has a version. ``set`` with an equal value wakes no reader. Each reader keeps the last version
-that it has read, so a slow reader skips values but always gets the newest one, without a lock or queue.
-``set`` is called on the event loop only; a thread first passes its value to the loop.
+Each value has a version. If ``set`` is called with an equal value, no reader is woken. Each reader keeps the
+last version that it has read, so a slow reader skips values but always gets the newest one, without a lock or
+queue. ``set`` is called on the event loop only; a thread first passes its value to the loop.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Latest(Generic[T]):
         return self.version, self._value
 
     async def follow(self, then: Callable[[T], None], seen: int = -1) -> None:
-        """Call ``then`` for ever with each newer value, and first with the current one unless its version
-        is ``seen``.
+        """Call ``then`` with each newer value, for ever; begin with the current value unless its version is
+        ``seen``.
         """
         while True:
             seen, value = await self.newer(seen)

@@ -31,8 +31,8 @@ _ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "object", 
 class Event(NamedTuple):
     """One kind of log line: stable MESSAGE_ID, level, and text, which contains the required fields.
 
-    ``also`` lists the optional fields. ``hint``, the fix, ends the line. ``most``: the limit of lines about
-    one subject per minute, if it differs from the default.
+    ``also`` lists the optional fields. ``hint`` is the fix, with which the line ends. ``most``: the maximum
+    number of lines about one subject per minute, if it differs from the default.
     """
 
     id: str
@@ -66,7 +66,7 @@ def event(kind: Event, bug: BaseException | None = None, /, **given: Value | Non
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
-        raise InternalError(f"log event {kind.name}: missing {missing}, foreign {foreign}")
+        raise InternalError(f"log event {kind.name}: missing fields {missing}, unknown fields {foreign}")
     logger = logging.getLogger(LOGGER)
     if logger.isEnabledFor(kind.level):
         hint = f"; {fields['hint']}" if fields.get("hint") else ""

@@ -19,7 +19,7 @@ _START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may
 
 
 class Numbers(NamedTuple):
-    """Figures of this process. ``started``: seconds since 1970. Zero or None: not in /proc."""
+    """Figures of this process. ``started``: seconds since 1970. A value that /proc lacks is 0 or None."""
 
     started: float
     cpu_seconds: float

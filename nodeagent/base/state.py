@@ -40,7 +40,7 @@ class Damaged(ValueError):
 
 
 class StateFile:
-    """The path of a state file on the host, and its mode; the lock is held while a section is replaced."""
+    """The path of a state file on the host, its mode, and the lock held while a section is replaced."""
 
     def __init__(self, path: str, mode: int) -> None:
         self.path = path
@@ -80,7 +80,7 @@ CLAIMS = SectionId(LASTING, "claims")
 
 
 class Section(Generic[T]):
-    """One section with its type; ``prefix`` is the host's root directory in all methods."""
+    """One section of a state file, with its type; ``prefix`` is the host's root directory in all methods."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Section(Generic[T]):
         self._hint = hint
 
     def read(self, prefix: str) -> T:
-        """Return the value; the empty one if there is none, or this user may not read the file.
+        """Return the value; the empty value if the section does not exist or this user may not read the file.
 
         :raises Damaged: if the content cannot be parsed as its type.
         :raises KernelRefused: if the file cannot be read at present.
@@ -117,7 +117,7 @@ class Section(Generic[T]):
             raise Damaged(path, self._id.key) from error
 
     def peek(self, prefix: str) -> T:
-        """Return the value as ``read`` does, treating a damaged one as empty.
+        """Return the value as ``read`` does; a damaged section counts as empty.
 
         :raises KernelRefused: as ``read``.
         """
@@ -127,7 +127,7 @@ class Section(Generic[T]):
             return self._empty
 
     def load(self, prefix: str) -> T:
-        """Return the value for its writer: a damaged one is renamed and logged, and counts as empty."""
+        """Return the value for its writer: a damaged section is renamed, logged, and counts as empty."""
         try:
             return self.read(prefix)
         except Damaged as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the components of the daemon: a failed component is restarted after a pause, and the others continue.
 
-A component is a long-running part of the daemon. It has a ``name``, for the log and the status, and a
-``run`` method that ends only by failure or cancellation. A restarted component reads the current state
-again; a component releases its resources when it ends. Called by ``app``.
+A component is a long-running part of the daemon. It has a ``name``, for the log and the status, and a ``run``
+method that ends only by failure or cancellation. A restarted component reads the current state again. When a
+component ends, it releases its resources. Called by ``app``.
 
 Each loop that the daemon cannot do without updates a ``Heartbeat``, which the watchdog checks.
 """
@@ -76,9 +76,7 @@ class Heartbeat:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Expect no iteration while the loop waits for a disk: a restarted process would wait for it as
-        well.
-        """
+        """Expect no iteration while the loop waits for a disk: a restarted process would also wait."""
         running, self._last = self._last is not None, None
         try:
             yield

@@ -35,7 +35,7 @@ class Backoff(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """The time limits, with one field for each wait."""
+    """All time limits: one field for each wait."""
 
     # Registration with the kubelet
     register_rpc: float = 20.0  # the kubelet connects back before it answers, which may take 10 s
@@ -193,12 +193,12 @@ class Timeouts(NamedTuple):
     node_object_poll: float = 1.0  # for a Node that does not exist, and is the owner of ResourceSlices
 
     def scaled(self, factor: float) -> Timeouts:
-        """Return the record with every duration multiplied by ``factor``."""
+        """Return the Timeouts with every duration multiplied by ``factor``."""
         return Timeouts(*(_scaled(value, factor) for value in self))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Timeouts:
-        """Return the record, scaled by NODEAGENT_TIME_SCALE.
+        """Return the Timeouts, multiplied by the factor in NODEAGENT_TIME_SCALE.
 
         :raises ConfigError: if the variable is not a positive number.
         """

@@ -34,7 +34,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
 
 
 class Change(NamedTuple):
-    """A change of the entry ``name`` in ``directory``; with ``lost``, anything may have changed."""
+    """A change of the entry ``name`` in ``directory``; with ``lost``, all entries may have changed."""
 
     directory: str
     name: str | None = None
@@ -68,7 +68,7 @@ class _Subscription:
 
 
 class DirectoryWatcher:
-    """The subscriptions on one inotify instance. For use on the event loop only."""
+    """The subscriptions on one inotify instance. All methods must be called on the event loop."""
 
     def __init__(self, top: str = "/") -> None:
         """Create the watcher. ``top`` is the root of the host's paths; its parents are not watched."""
@@ -106,7 +106,7 @@ class DirectoryWatcher:
         """Call ``on_change`` for each name that is created, deleted or replaced in ``directory``.
 
         With ``contents``, ``on_change`` is also called after a write to a file or a change of its attributes.
-        List the directory after this call, not before, so that no change is missed.
+        Callers list the directory after this call, so that they miss no change.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
         subscription.subscribers[on_change] = contents
@@ -135,7 +135,8 @@ class DirectoryWatcher:
         return wanted - before
 
     async def run(self) -> None:
-        """Read events and notify the subscribers, for ever. Not cancelled before the process ends.
+        """Read events and notify the subscribers, for ever. This task is not cancelled before the process
+        ends.
 
         Cancelling ``Inotify.get`` of asyncinotify 4.4 would lose the events that it has read.
         """

@@ -42,9 +42,9 @@ Finding = tuple[Verdict, str, str]
 class Node(NamedTuple):
     """The node to check. Paths are host paths, according to the settings in force.
 
-    ``snapshot``: the Snapshot of the daemon, or of a daemon with the settings of this command. ``saved``: the
-    host comes from a file; then ``root`` is an empty tree. ``daemon``: the Status of the daemon, or why there
-    is none.
+    ``snapshot``: the Snapshot of the daemon; without a daemon, a Snapshot with the settings of this command.
+    ``saved``: the host comes from a file; then ``root`` is an empty tree. ``daemon``: the Status of the
+    daemon, or why there is none.
     """
 
     root: Root
@@ -68,20 +68,20 @@ class Node(NamedTuple):
 
 
 def ok(seen: str) -> Finding:
-    """The checked part is in order."""
+    """The verdict that the checked part is in order."""
     return Verdict.OK, seen, ""
 
 
 def wrong(seen: str, to_do: str) -> Finding:
-    """The checked part prevents the assignment of devices."""
+    """The verdict that the checked part prevents the assignment of devices."""
     return Verdict.WRONG, seen, to_do
 
 
 def note(seen: str, to_do: str = "") -> Finding:
-    """The state of the checked part may be intended."""
+    """The verdict that the state of the checked part may be intended."""
     return Verdict.NOTE, seen, to_do
 
 
 def unseen(why: str, to_do: str = "") -> Finding:
-    """The checked part cannot be read from here."""
+    """The verdict that this process cannot read the checked part."""
     return Verdict.UNSEEN, why, to_do

@@ -68,7 +68,9 @@ def check_pod_resources(node: Node) -> Finding:
     else:
         return ok(f"answers with {count} pod{'' if count == 1 else 's'} at {node.pod_resources}")
     if elsewhere := _find_other_kubelet(node):
-        return wrong(f"{seen}; there is one at {elsewhere}", f"set kubelet.podResources: {elsewhere}")
+        return wrong(
+            f"{seen}; a kubelet socket exists at {elsewhere}", f"set kubelet.podResources: {elsewhere}"
+        )
     if not _may_ask(node.root.path(node.pod_resources)):
         return unseen(f"only root may connect to {node.pod_resources}", AS_ROOT)
     return wrong(seen, diagnose.START_KUBELET)
@@ -84,7 +86,7 @@ async def _count_pods(node: Node) -> int:
 
 
 def _find_other_kubelet(node: Node) -> str:
-    """Return the socket of a kubelet with another root directory, or ""."""
+    """Return the PodResources socket of a kubelet with another root directory; "" if there is none."""
     if node.root.exists(node.pod_resources):
         return ""
     paths = (f"{directory}/pod-resources/kubelet.sock" for directory in _KUBELETS)
@@ -99,7 +101,7 @@ def check_kvm(node: Node) -> Finding:
     if flags is None:
         return wrong("not there", "see why: dmesg | grep -i kvm")
     if flags.isdisjoint({"vmx", "svm"}):
-        on = "switch VT-x (Intel) or SVM (AMD) on in the firmware's setup"
+        on = "enable VT-x (Intel) or SVM (AMD) in the firmware's setup"
         seen = "not there: neither vmx nor svm in /proc/cpuinfo"
         return wrong(seen, _NESTED if "hypervisor" in flags else on)
     module = "kvm_intel" if "vmx" in flags else "kvm_amd"
@@ -125,7 +127,7 @@ def _find_node(path: str, misc: str, root: Root) -> Finding | None:
     """
     if root.exists(path) or root.exists(f"{_MISC}/{misc}"):
         return ok("there")
-    return None if root.names(_MISC) else unseen(f"neither it nor {_MISC} can be seen")
+    return None if root.names(_MISC) else unseen(f"neither {path} nor {_MISC} can be seen")
 
 
 def check_virt_handler(node: Node) -> Finding:

@@ -2,7 +2,7 @@
 """Checks nodeagent itself: permissions, limits, versions, and whether a daemon answers.
 
 The permissions of this process are checked if it runs on the node itself, because the daemon needs the same
-ones. The daemon's answer is ``Node.daemon``.
+ones. ``Node.daemon`` has the daemon's answer.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check_user_namespace(node: Node) -> Finding | None:
     if words in ([], _OWN_NAMESPACE) or not _is_root_here(node):
         return None
     return note(
-        "not the host's (/proc/self/uid_map): events of the kernel do not arrive",
+        "not the host's user namespace (/proc/self/uid_map): kernel events do not arrive",
         "in a pod: keep hostUsers: true; otherwise changes are found by polling",
     )
 
@@ -97,7 +97,7 @@ def check_directories(node: Node) -> Finding | None:
     read_only = [path for path in (_RUNTIME, node.plugin_dir) if is_read_only(node.root.path(path))]
     if read_only:
         return wrong(f"on a read-only file system: {', '.join(read_only)}", "mount them read-write")
-    return ok(f"{_RUNTIME} and the kubelet's can be written to")
+    return ok(f"{_RUNTIME} and {node.plugin_dir} are writable")
 
 
 def is_read_only(path: str) -> bool:
@@ -108,7 +108,7 @@ def is_read_only(path: str) -> bool:
 
 
 def check_usb_nodes(node: Node) -> Finding | None:
-    """Can the daemon change the owner of USB device nodes? A root shell may have more permissions."""
+    """Can the daemon change the owner of USB device nodes? (A root shell may have more permissions.)"""
     if not any(isinstance(rule, UsbRule) for rule in node.spec.rules):
         return None
     held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None
@@ -117,9 +117,9 @@ def check_usb_nodes(node: Node) -> Finding | None:
     elif _is_root_here(node) and not (process.capabilities() or 0) >> _CHOWN & 1:
         who, may = "this process", False
     else:
-        return unseen("no daemon reports whether it may change their owner")
+        return unseen("no daemon reports whether it may change the owner of USB device nodes")
     if may:
-        return ok(f"{who} may change their owner")
+        return ok(f"{who} may change the owner of USB device nodes")
     to_do = _CHOWN_IN_UNIT if _has_unit(node) else _CHOWN_IN_POD
     return wrong(f"{who} has no CAP_CHOWN: no USB device can be assigned", to_do)
 
@@ -156,13 +156,13 @@ def _inotify_refusal() -> str:
 
 
 def check_open_files(node: Node) -> Finding:
-    """Is the daemon far from its limit of open files?"""
+    """Does the daemon have many free file descriptors?"""
     if not isinstance(node.daemon, Status):
         return unseen(_no_answer(node, node.daemon))
     numbers = node.daemon.process
     if not numbers.most_files:
-        return unseen("the daemon does not report them")
-    seen = f"the daemon has {numbers.open_files} of at most {numbers.most_files}"
+        return unseen("the daemon does not report its open files")
+    seen = f"the daemon has {numbers.open_files} of at most {numbers.most_files} files open"
     if numbers.open_files * 2 > numbers.most_files:
         return note(seen, "raise LimitNOFILE of the service (systemctl edit nodeagent)")
     return ok(seen)
@@ -180,8 +180,8 @@ def check_kernel_version(node: Node) -> Finding:
 
 
 def check_kubelet_version(_: Node) -> Finding:
-    """Report that the kubelet's sockets do not contain its version."""
-    return unseen("its sockets do not report it", "kubectl get node -o wide")
+    """Report that the kubelet's version is unknown, because its sockets do not report it."""
+    return unseen("the kubelet's sockets do not report its version", "kubectl get node -o wide")
 
 
 def check_own_version(_: Node) -> Finding:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs all checks, in the order of the report. The checks change nothing and open no device.
+"""Runs all checks, in the order of the report. No check changes the host or opens a device.
 
 Each check reads in a separate thread. If a check does not end in time, the report says so, and contains the
 results of the other checks.

@@ -5,7 +5,7 @@
 have iommufd; Debian's kernels up to 7.2 do not. The kernel puts the devices below a bridge into the group of
 the bridge in two cases (``pci_device_group`` in drivers/iommu/iommu.c): the bridge lacks ACS, so the devices
 could reach each other past the IOMMU; or it leads to conventional PCI, whose devices the IOMMU cannot
-distinguish. In both cases, the bridge that causes a large IOMMU group is a member of that group.
+distinguish. In both cases the bridge that causes a large IOMMU group belongs to that group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
 _ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods that use the group do not matter
-_ONE_VM = "only one virtual machine can use them, while the host uses none; "
+_ONE_VM = "one VM can use them, if the host uses none; "
 
 
 def check_vfio_pci(node: Node) -> Finding:
@@ -94,13 +94,16 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
 def _count_groups(host: Host) -> Finding:
     """Return the number of groups and of functions, and name the functions without a group."""
     if not host.groups:
-        return unseen("there are none without an IOMMU")
+        return unseen("without an IOMMU there are no IOMMU groups")
     without = [each.address for each in host.functions.values() if each.group is None]
     seen = f"{len(host.groups)}; PCI functions in them: {len(host.functions) - len(without)}"
     if not without:
         return ok(seen)
     missing = groups.find_missing_isolation(None, host.no_iommu)
-    return note(f"{seen}; in no group: {naming.shorten(without, _FEW)}", missing.hint if missing else "")
+    return note(
+        f"{seen}; PCI functions without a group: {naming.shorten(without, _FEW)}",
+        missing.hint if missing else "",
+    )
 
 
 def _is_for_vms(group: Group, node: Node) -> bool:
@@ -122,7 +125,7 @@ def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def _check_group(group: Group, node: Node) -> Finding:
-    """Judge the group by the Reasons for which its devices would be Unhealthy."""
+    """Check the IOMMU group by the Reasons for which its devices would be Unhealthy."""
     unit = units.build_unit(group.number, node.snapshot)
     named = [f"{each.address} ({each.driver or 'no driver'})" for each in unit.functions]
     members = naming.shorten(named, _FEW)
@@ -152,7 +155,9 @@ def _check_acs(group: Group, node: Node) -> Finding | None:
         return None
     below = [each.address for each in members if not set(bridges).isdisjoint(each.ports)]
     why, to_do = _why_together(below, node)
-    return note(f"{naming.shorten(bridges)} {why}, so the group has {naming.shorten(below)}", to_do)
+    return note(
+        f"{naming.shorten(bridges)} {why}, so these functions share a group: {naming.shorten(below)}", to_do
+    )
 
 
 def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
@@ -167,16 +172,21 @@ def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
 def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
     """Return why a bridge keeps these functions in one group, and the fix.
 
-    Only a function of PCI Express has a link speed file. Reading that file would wake the function
+    Only a PCI Express function has a file for its link speed. Reading that file would wake the function
     (``pcie_dev_attrs_are_visible`` in drivers/pci/pci-sysfs.c), so only its existence is checked.
     """
     express = {each for each in node.host.functions if node.root.exists(f"{DEVICES}/{each}/max_link_speed")}
     if not express:
         why = "has no ACS, or leads to conventional PCI"
-        return why, f"{_ONE_VM}move one below another root port"
+        return why, f"{_ONE_VM}to separate them, move one below another root port"
     if express.isdisjoint(below):
-        return "leads to conventional PCI, which has no ACS", f"{_ONE_VM}move one to a slot of PCI Express"
-    to_do = f"{_ONE_VM}move one below another root port, or see if the firmware's setup has ACS"
+        return (
+            "leads to conventional PCI, which has no ACS",
+            f"{_ONE_VM}to separate them, move one to a PCI Express slot",
+        )
+    to_do = (
+        f"{_ONE_VM}to separate them, move one below another root port, or see if the firmware's setup has ACS"
+    )
     return "has no ACS", to_do
 
 

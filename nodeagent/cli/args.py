@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def is_saved(options: argparse.Namespace) -> bool:
-    """True if the command is about a saved host."""
+    """True if the command uses a saved host."""
     return getattr(options, "host", None) is not None
 
 
@@ -62,7 +62,7 @@ def find_root(options: argparse.Namespace) -> Root:
 
 
 def _describe_no_root(prefix: str, *, saved: bool) -> str:
-    """Why no host can be below the directory; "" if one can. :raises OSError: if it cannot be read."""
+    """Why the directory cannot be the root of a host; "" if it can. :raises OSError: if it is unreadable."""
     if not prefix:
         return "it is empty"
     if not _is_directory(prefix):

@@ -93,7 +93,7 @@ def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) 
 
 
 def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -> int:
-    """Have a request carried out, and print the outcome; ``files``: files changed for the next boot."""
+    """Carry out a request, and print the outcome; ``files``: files that were changed for the next boot."""
     answer, first_line = _obtain_answer(options, request)
     if answer.error:
         raise NodeagentError(answer.error, answer.hint)
@@ -124,7 +124,7 @@ def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answe
             return _carry_out_here(options, root, request), f"{absent}: this command makes the change itself"
         except AlreadyRunning as error:
             if time.monotonic() >= until:
-                what = f"{error.what.partition(';')[0]}, and does not answer at {path}"
+                what = f"{error.what.partition(';')[0]}, and the daemon does not answer at {path}"
                 raise NodeagentError(what, _ELSEWHERE) from error
         time.sleep(timeouts.daemon_start_poll)
 
@@ -217,7 +217,7 @@ def _join(*parts: str) -> str:
 
 
 def results_text(results: tuple[Result, ...], late: str) -> str:
-    """One line for each group, and a second one with its hint. ``late``: the hint for a long write."""
+    """One line for each group, and a second one with its hint. ``late``: the hint if a write takes long."""
     return "\n".join(line for result in results for line in _lines(result, late))
 
 

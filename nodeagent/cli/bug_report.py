@@ -29,7 +29,8 @@ _OS_RELEASE = "/etc/os-release"
 
 
 class Report(NamedTuple):
-    """The facts besides the host. ``status`` is None if no daemon answers; ``no_status`` is the reason.
+    """The facts of a bug report besides the host. ``status`` is None if no daemon answers; ``no_status`` is
+    the reason.
 
     If the configuration is invalid, ``readiness`` is None, and ``settings`` have only the error.
     """

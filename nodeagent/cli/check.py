@@ -34,7 +34,8 @@ _TO_DO = "    to do: "
 class Readiness(NamedTuple):
     """Whether this host can pass devices to VMs: one line for each check.
 
-    ``ok`` is false if a line is wrong. A line that is not seen leaves it true.
+    ``ok`` is false if a line has the verdict WRONG. A line with the verdict "not seen" does not make ``ok``
+    false.
     """
 
     ok: bool
@@ -60,12 +61,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
-    """Return the lines with the overall verdict."""
+    """Return the lines of the report with the overall verdict."""
     return Readiness(all(line.verdict is not Verdict.WRONG for line in lines), lines)
 
 
 def describe_node(options: argparse.Namespace, basis: Basis) -> Node:
-    """Return the node to check, with the settings of the basis."""
+    """Return the node to check, with the settings of the Basis."""
     root = args.find_root(options)
     values = {value.key: value.value for value in basis.values}
     saved = args.is_saved(options)
@@ -100,7 +101,7 @@ def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
 
 
 def _wrap(head: str, words: str) -> list[str]:
-    """The text after the head, wrapped and aligned; a word that is longer than a line is broken."""
+    """The text after the first column, wrapped and aligned; a word that is longer than a line is split."""
     return textwrap.wrap(
         words,
         WIDTH,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent cluster check``: lists the needed permissions and objects at the API server, and fixes.
 
-It uses the settings of the daemon if one answers. The flags of the command override them, so that another
-kubeconfig can be tried before it is in force.
+The command uses the settings of the daemon if one answers. The flags of the command override these settings,
+so that another kubeconfig can be tried.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summarize(user: str, credentials: str, checks: tuple[Check, ...]) -> ClusterCheck:
-    """Return the checks with the overall verdict; ``credentials``: a text."""
+    """Return the checks with the overall verdict; ``credentials`` describes the credentials."""
     well = all(check.ok for check in checks if check.required)
     shown = tuple(check._replace(hint="") if check.ok else check for check in checks)
     return ClusterCheck(True, user, credentials, well, shown)
@@ -85,12 +85,12 @@ def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Sessio
 
 
 def not_followed(enabled: str) -> str:
-    """The text if the settings use no API server."""
+    """The text of the command if the settings use no API server."""
     return f"{_WHY_NOT[enabled]}\n{_TRY}"
 
 
 def text(found: ClusterCheck) -> str:
-    """One line for each check, a second one with its hint, and the number of problems."""
+    """One line for each check, a second line with the fix, and the number of problems."""
     user = f" as {found.user}" if found.user else ""
     lines = [f"the API server answers{user}, with {found.credentials}"]
     lines += [line for check in found.checks for line in _lines(check)]

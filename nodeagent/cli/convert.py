@@ -2,7 +2,7 @@
 """``nodeagent config --from FILE``: translates a file of KubeVirt or another device plugin into rules.
 
 The rules are printed on stdout as a usable configuration file; notes about entries that cannot be translated
-are printed on stderr. Neither the daemon nor the host is read.
+are printed on stderr. The command uses neither the daemon nor the host.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def _translate(sources: Sequence[_Source]) -> tuple[dict[str, Any], list[str]]:
         rules += found.rules
         notes += (f"{name}: {note}" if name else note for note in found.notes)
     if len(texts := dict.fromkeys(name for name, _ in sources if name)) > 1:
-        notes.append(f"the rules of {', '.join(texts)} are joined: remove those that are for other nodes")
+        notes.append(
+            f"the rules of {', '.join(texts)} are combined: remove the rules that are for other nodes"
+        )
     if mdevs and (fault := _find_fault([], mdevs)) is not None:
         notes.append(f"{MDEVS}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
         mdevs = {}
@@ -156,7 +158,7 @@ def _format_rule(rule: DeviceRule) -> Rule:
 
 
 def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:
-    """The configured mdev types, without ``manage``."""
+    """The mdev types in the form of a configuration file, without ``manage``."""
     if cr.mdevs is None:
         return {}
     nodes = [
@@ -168,7 +170,7 @@ def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:
 
 
 def _select_usable(rules: list[Rule], notes: list[str]) -> list[Rule]:
-    """The rules that are valid together with the rules before them; the others get a note."""
+    """The rules that do not contradict the rules before them; each other rule gets a note."""
     if _find_fault(rules) is None:
         return rules
     kept: list[Rule] = []

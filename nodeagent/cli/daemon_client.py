@@ -4,7 +4,7 @@
 The socket is found without a valid configuration, because the daemon may run with its last valid settings
 while the file is edited. Commands that compute decisions use a Basis. The Basis comes from the daemon; if no
 daemon answers, this process scans the host with the settings of the command, and prints a line that says so.
-A saved host is judged with the settings of the command, without the daemon. ``status`` needs no scan, so the
+For a saved host, the settings of the command are used, without the daemon. ``status`` needs no scan, so the
 functions that scan import the code for it themselves.
 """
 
@@ -74,11 +74,11 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
     else:  # the service of this machine is for another host
         restart = f"end it, and start another with: nodeagent run --root {root.prefix}"
     what = f"the daemon's answer cannot be read: {error}"
-    return NodeagentError(what, f"it is of another version than this command: {restart}")
+    return NodeagentError(what, f"the daemon has another version than this command: {restart}")
 
 
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
-    """The hint if no daemon answers: with an invalid configuration a start may fail again."""
+    """The hint if no daemon answers; with an invalid configuration, it is the fix for the configuration."""
     try:
         args.load_settings(options)
     except ConfigError as error:
@@ -89,7 +89,7 @@ def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
 
 
 def _describe_not_permitted(path: str) -> str:
-    """The text for a socket that refuses this user, even root: a daemon may still run."""
+    """The message that the socket refuses this user, even root, although a daemon may run."""
     who = "this root user is confined, and cannot" if os.geteuid() == 0 else "only root can"
     return f"{who} connect to the daemon at {path}"
 
@@ -116,7 +116,7 @@ def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
     """Return the settings of the daemon, overridden by the command's flags; without a daemon, the command's
     settings.
 
-    The second value is a line to print first, or "". :raises ConfigError: if the settings are invalid.
+    The second value is a message to print first, or "". :raises ConfigError: if the settings are invalid.
     """
     basis, first_line = find_basis(options)
     if basis is None:
@@ -127,7 +127,7 @@ def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
 def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
     """Return the Basis of the daemon, of a scan by this process, or of the saved host of ``--host``.
 
-    The second value is a line to print first, or "". ``cr``: a KubeVirt CR to use with the settings of the
+    The second value is a message to print first, or "". ``cr``: a KubeVirt CR to use with the settings of the
     command; a daemon uses its own. :raises ConfigError: if the file is no saved host.
     """
     if args.is_saved(options):
@@ -137,7 +137,7 @@ def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tup
 
 
 def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
-    """As ``read_basis``, with all names and USB devices: a daemon reads only those it needs."""
+    """As ``read_basis``, with all names and USB devices; a daemon reads only the ones that it needs."""
     import anyio
 
     from nodeagent.agent import oneshot
@@ -181,9 +181,13 @@ def _read_saved(path: str) -> Host:
 
 
 def _describe_unused(flags: Mapping[str, str]) -> str:
-    """A line about flags without effect; the flag of the socket has an effect."""
+    """The message that flags have no effect, because the daemon's settings count; "" if there are none."""
     unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
-    return f"not used: {', '.join(unused)}; the running daemon has its own settings" if unused else ""
+    return (
+        f"flags without effect: {', '.join(unused)}; the running daemon has its own settings"
+        if unused
+        else ""
+    )
 
 
 # Manual requests

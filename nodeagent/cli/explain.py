@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent explain NAME``: finds the object with this name on the node, and prints its explanation.
 
-Addresses, UUIDs, paths and places of rules are recognized by their form. Other names belong to resources,
-parents of mdevs, pods and rules. The name of a resource has a dot before its slash; a pod's
+Addresses, UUIDs, paths and places of rules (config.yaml:12) are recognized by their form. Other names belong
+to resources, parents of mdevs, pods and rules. The name of a resource has a dot before its slash; a pod's
 ``namespace/name`` has none. ``policy/explain`` makes the explanations, which are the JSON documents; this
 module makes their texts.
 """
@@ -55,7 +55,7 @@ _ROLES = {
     "friendly": "its driver is compatible with VFIO",
     "blocks": "BLOCKS the group: bound to a host driver",
     "splits": "split by its driver: its vGPUs are assigned, not the card",
-    "vacant": "its driver supports vGPU types; it has none set",
+    "vacant": "its driver supports vGPU types, but no vGPU type is set",
 }
 
 
@@ -129,7 +129,7 @@ def _complete_snapshot(
 
 
 def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Subject:
-    """Return the subject, with the resources that the daemon lists without a device."""
+    """Return the Subject, with the resources that the daemon lists without a device."""
     status = None if options.host is not None else _read_status(options)
     if status is not None:
         with suppress(ValueError):
@@ -238,7 +238,7 @@ def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
 
 
 def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
-    """Explain the passthrough rule at this place with the facts of a bind; None if there is no rule."""
+    """Explain the passthrough rule at this place, with all facts for a bind; None if there is no rule."""
     snapshot = subject.decision.snapshot
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None
@@ -283,7 +283,7 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
     snapshot = subject.decision.snapshot
     known = pods.known(snapshot)
     if not snapshot.allocations.answered:
-        what = f"the devices of pods are not known here, so those of {subject.name} are not either"
+        what = f"the devices of pods are not known here, so the devices of {subject.name} are unknown"
         return NodeagentError(what, "only a running daemon queries the kubelet: see nodeagent status")
     what = f"{subject.name} is neither a resource nor a pod that uses a device of this node"
     return NodeagentError(
@@ -316,7 +316,7 @@ def _describe_no_name(subject: _Subject) -> NodeagentError:
 def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") -> str:
     """Return a hint with at most three known names, the nearest first."""
     if not known:
-        return without or "nodeagent scan lists what is there"
+        return without or "nodeagent scan lists all devices"
     return naming.suggest(like, known, before)
 
 
@@ -338,7 +338,7 @@ def text(explanation: Explanation) -> str:
 
 
 def device_text(explanation: DeviceExplanation) -> str:
-    """The verdict and its hint, then the facts behind it, and the types and mdevs of a card."""
+    """The verdict about a device and its fix, then the facts, and the types and mdevs of a card."""
     lines = [f"{explanation.id}  {explanation.verdict}"]
     if explanation.hint:
         lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.hint}")
@@ -370,7 +370,7 @@ def _name(explanation: DeviceExplanation) -> str:
 
 
 def role_text(role: str, *, own: bool = False) -> str:
-    """The meaning of a member for its group. ``own``: the member is the explained device."""
+    """The effect of a function on its IOMMU group, as a text. ``own``: it is the explained device."""
     return "no driver, so VFIO cannot assign it" if own and role == "unbound" else _ROLES[role]
 
 
@@ -401,7 +401,7 @@ def _count(some: Sequence[object], what: str) -> str:
 
 
 def _card_lines(card: CardExplanation) -> Iterator[str]:
-    """Two tables: the types of the card, and its mdevs and vGPUs."""
+    """Two tables: the types of a card, and its mdevs and vGPUs."""
     types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
     yield from table(("TYPE", "NAME", "EXISTING", "AVAILABLE"), types).splitlines()
     if card.instances:
@@ -445,7 +445,7 @@ def _pod_resource(part: PodResource) -> Iterator[str]:
 
 
 def group_text(found: GroupExplanation) -> str:
-    """The group, and each of its devices."""
+    """The text for an IOMMU group and each of its devices."""
     roles = [member.role for member in found.members if member.role != _OF_MDEV]
     viable = viability_text(found.viable, roles) if roles else "of one mdev"
     node = f"/dev/vfio/{found.number} {'exists' if found.node else 'does not exist'}"
@@ -492,7 +492,7 @@ def _held(explanation: ResourceExplanation) -> Iterator[str]:
 
 
 def _ids(explanation: ResourceExplanation, ids: Sequence[str]) -> str:
-    """All ids; of the shares of a device node, which are alike, only the first ones."""
+    """All device ids of a resource; of equal shares of a device node, only the first ones."""
     return naming.shorten(ids, _SHOWN) if explanation.device_kind == Kind.NODE else ", ".join(ids)
 
 
@@ -526,7 +526,7 @@ def _possible(explanation: ResourceExplanation) -> Iterator[str]:
 
 
 def rule_text(explanation: RuleExplanation) -> str:
-    """The rule, and the devices that it matches."""
+    """The text for a rule and the devices that it matches."""
     head = label(explanation.resource, explanation.place)
     return "\n".join([head, "", *(f"  {line}" for line in _rule_lines(explanation))])
 

@@ -90,7 +90,7 @@ def _parse_one(documents: Iterable[Any], place: str) -> VirtualMachine:
     found = [each for each in map(vmi.parse, documents) if each is not None]
     if len(found) != 1:
         raise ConfigError(
-            f"{place}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
+            f"{place}: it contains {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
             "give one object of kind VirtualMachineInstance or VirtualMachine",
         )
     return found[0]
@@ -141,7 +141,7 @@ def _read_cr(path: str) -> KubeVirtCR:
 
 
 def text(found: VMExplanation) -> str:
-    """The verdict for the VM, then the facts behind it, one per line."""
+    """The verdict for the VM, then the facts on which it depends, one per line."""
     requests = found.resources or found.availability is Availability.NEVER
     verdict = _VERDICTS[found.availability] if requests else "it requests no resource"
     name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "(no name)"

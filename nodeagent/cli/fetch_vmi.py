@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a VM from the cluster with the user's credentials, for ``nodeagent explain vmi NAMESPACE/NAME``.
 
-The daemon has no permission to read VMs. Therefore the command uses ``--kubeconfig``, else KUBECONFIG as
-kubectl does, else the settings.
+The daemon has no permission to read VMs. The command uses ``--kubeconfig``, or else KUBECONFIG as kubectl
+does, or else the settings.
 """
 
 from __future__ import annotations

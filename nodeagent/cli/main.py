@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one command: exit codes, and errors as two lines. Answers go to stdout, messages to stderr.
+"""Runs one command: exit codes, and errors as two lines. Results are printed on stdout, messages on stderr.
 
 Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 a problem was found.
 """
@@ -17,7 +17,7 @@ from nodeagent.cli import output, parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. An error that a user can fix shows no traceback."""
+    """Run one command and return its exit code. Errors that users can fix are printed without a traceback."""
     options = parser.parser(arguments).parse_args(arguments)
     try:
         options.timeouts = Timeouts.from_environ(os.environ)

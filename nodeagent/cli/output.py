@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a command ends: its exit code, the answer on stdout, messages on stderr, and the formats of ``-o``.
+"""Prints the results of commands: the answer on stdout in a format of ``-o``, messages on stderr, the exit
+code.
 
 Messages are printed only when the answer is known, so a failed command prints nothing but two lines. A text
-is folded to the width of a terminal. In a pipe each line stays whole, for programs that search it; the format
-"wide" is never folded. A JSON document is a record in plain form (``model.plain``), after its ``apiVersion``
-and ``kind``; docs/schemas has the schema of each kind.
+is folded to the width of a terminal. In a pipe lines are not folded, so that programs can search them; the
+format "wide" is never folded. A JSON document is a record in plain form (``model.plain``), after its
+``apiVersion`` and ``kind``; docs/schemas has the schema of each kind.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def emit(
 ) -> int:
     """Print an answer in the format of ``-o``: ``text``, or ``record`` as a document of this kind.
 
-    Prints the messages first, and returns FINE. Raises the errors of ``print_answer``.
+    Prints the messages first, and returns FINE. Errors are those of ``print_answer``.
     """
     if options.output == TEXT:
         return print_answer(fold_text(text()), *messages)
@@ -50,7 +51,7 @@ def emit_document(options: argparse.Namespace, kind: str, record: object, *messa
 
 
 def document(kind: str, record: object) -> dict[str, Any]:
-    """The plain data of a record, after its version and kind."""
+    """The plain data of a record, which begins with version and kind."""
     return heading(kind) | plain.dump(record)
 
 
@@ -78,7 +79,7 @@ def problem_sections(problems: Sequence[Problem]) -> list[str]:
 
 
 def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
-    """The heading and its problems, or []; a hint that several problems share follows the last of these."""
+    """The heading and its problems, [] without problems; a hint for several problems follows the last one."""
     lines = ["", heading] if problems else []
     for hint, alike in groupby(problems, lambda problem: problem.hint):
         lines += [f"  {problem.message}" for problem in alike]
@@ -101,7 +102,7 @@ def print_answer(text: str, *messages: str) -> int:
 
 
 def print_message(message: str, prefix: str = "") -> None:
-    """Print lines on stderr, each after the prefix."""
+    """Print lines on stderr, each with the prefix."""
     for line in fold_text(message, sys.stderr).splitlines():
         print(f"{prefix}{line}", file=sys.stderr)
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argument parser: commands, examples, exit codes. Man page and shell completions are generated from it.
+"""The argument parser of the command line: commands, examples, exit codes. Man page and shell completions are
+generated from it.
 
 Each command is a module of the same name with ``add_arguments`` and ``run``. The module of a command is
 imported only if the command's name is in the arguments: each command has dozens of flags, and the daemon
 would hold all of these in its memory.
 
-The help of a command fits on a screen. Only ``run`` and ``config`` list the settings; the other commands take
-them, too.
+The help of a command fits on a screen. Only ``run`` and ``config`` list the flags for settings in their help;
+the other commands accept them, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WORD = re.compile(r"[a-z-]+")
 
 
 class _Version(argparse.Action):
-    """Reads the date of the bundled pci.ids only if the version is requested."""
+    """The action of ``--version``: reads the date of the bundled pci.ids only if the version is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nodeagent.kernel import pci_ids
@@ -40,16 +41,16 @@ class _Version(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in two lines, as all commands do, instead of the whole usage."""
+    """Reports a wrong argument in two lines, as all commands do, instead of the whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and the valid choices. :raises SystemExit: always."""
+        """Print the wrong argument and the valid choices. :raises SystemExit: always."""
         what, hint = _mistake(message, self.prog)
         output.print_message(f"nodeagent: {what}\n{hint}")
         self.exit(output.USAGE)
 
     def format_help(self) -> str:
-        """The help without argparse's line that only repeats the metavar: a screen is short."""
+        """The help without argparse's line that only repeats the placeholder of the command."""
         return super().format_help().replace("  COMMAND\n", "", 1)
 
 
@@ -64,7 +65,7 @@ def _mistake(message: str, command: str) -> tuple[str, str]:
 
 
 class Command(NamedTuple):
-    """One command. ``summary`` and ``more`` are its help; ``wrong``: the meaning of exit code 3."""
+    """One command. ``summary`` and ``more`` are its help; ``wrong``: the meaning of its exit code 3."""
 
     name: str
     summary: str
@@ -161,7 +162,7 @@ COMMANDS = (
 
 
 def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Return the parser; without arguments for commands that are not among the ``written`` words."""
+    """Return the parser; only commands that are among the ``written`` words have their arguments."""
     top = _Parser(
         prog="nodeagent",
         description="Manages the devices of this node that are assigned to VMs.",

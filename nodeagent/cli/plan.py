@@ -118,8 +118,8 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     """Add the machine id and the host's uses to the Snapshot; return it with a message about an unknown id,
     or "".
 
-    A daemon that changes nothing has neither the machine id nor the ledger: then both are read from this
-    machine. Functions that a rule binds to a VFIO driver are checked as closely as right before the write.
+    If the daemon manages no changes, it has neither machine id nor Ledger: then both are read from this host.
+    Functions that a rule binds to a VFIO driver are checked as closely as right before the write.
 
     :raises ConfigError: if the id of ``--machine-id`` is invalid, or if no id is known and mdevs are to be
     planned.
@@ -127,7 +127,7 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     root = args.find_root(options)
     if args.is_saved(options):
         snapshot = _with_machine_id(snapshot, options.machine_id)
-        missing = f"a saved host does not have its {MACHINE_ID}"
+        missing = f"a saved host does not contain {MACHINE_ID}"
     else:
         snapshot = _with_machine_id(oneshot.with_memory(root, snapshot), options.machine_id)
         functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)
@@ -155,7 +155,7 @@ def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
 
 
 def _must_be_known(snapshot: Snapshot) -> bool:
-    """False if only VFs or drivers are planned, which need no machine id."""
+    """True if the plan needs the machine id: for mdevs, but not for VFs and drivers alone."""
     return snapshot.spec.mdevs.manage or not changes.is_due(snapshot)
 
 
@@ -189,7 +189,7 @@ def _described(each: Instance) -> str:
 
 
 def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
-    """Card or kind of change → its lines: the steps, then those that wait, with each reason once."""
+    """The lines of each card or kind of change: the steps, then waiting steps, with each reason once."""
     cards = {card.address for card in plan.cards}
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for mark, steps in (("", plan.steps), ("waiting: ", plan.waiting)):
@@ -206,7 +206,7 @@ def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
 
 
 def _lines(alike: list[str], why: str) -> list[str]:
-    """Lines with the same reason; if there are many, only the first ones."""
+    """The lines with the same reason; if there are many, only the first ones."""
     more = [f"  ... and {len(alike) - SHOWN} more"] if len(alike) > SHOWN else []
     return [*alike[:SHOWN], *more, f"      reason: {why}"]
 

@@ -39,7 +39,7 @@ SAME = "the kubelet sees no change"
 
 
 class SettingChange(NamedTuple):
-    """A setting with another value; ``note`` tells its unexpected effects."""
+    """A setting whose value differs; ``note`` describes unexpected effects of the change."""
 
     key: str
     before: Any
@@ -92,13 +92,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> tuple[Snapshot, str]:
-    """Add the device nodes and CDI files of the rules; return also a message if a saved host lacks some."""
+    """Add the device nodes and CDI files of the rules; also return a message if a saved host lacks some."""
     if not args.is_saved(options):
         root = args.find_root(options)
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
         return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
     missing = ", ".join(_unsaved(spec, snapshot.host))
-    message = f"the saved host does not show whether these exist; they count as missing: {missing}"
+    message = f"the saved host does not show whether these files exist; they count as missing: {missing}"
     return snapshot, message if missing else ""
 
 
@@ -110,7 +110,7 @@ def _unsaved(spec: Spec, host: Host) -> list[str]:
 
 
 def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterConfig:
-    """The KubeVirt CR and labels from the daemon's record, as far as they are in force.
+    """The KubeVirt CR and labels that the daemon has saved, as far as they are in force.
 
     :raises NodeagentError: if the daemon uses a KubeVirt CR that its record does not have.
     """

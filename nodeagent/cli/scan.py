@@ -136,7 +136,7 @@ def names(shown: Iterable[DeviceRow]) -> str:
 
 
 def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
-    """The tables of the devices in ``shown``, then the facts of the whole host."""
+    """The tables of the devices in ``shown``, then facts of the whole host."""
     known = {row.id: row for row in shown}
     functions = [
         _function_cells(each, known[each.id], host, wide) for each in _sort_by_group(host) if each.id in known
@@ -190,7 +190,7 @@ def _function_cells(function: PciFunction, row: DeviceRow, host: Host, wide: boo
 
 
 def _viable(function: PciFunction, host: Host) -> str:
-    """Whether VFIO can use the function's group; "-" if its driver splits the function instead."""
+    """Whether VFIO can use the function's IOMMU group; "-" if the driver splits the function into vGPUs."""
     members = host.members(function.group)
     if not groups.find_blockers(members):
         return "-" if function.group is None else "yes"

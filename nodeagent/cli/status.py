@@ -114,7 +114,7 @@ def text(status: Status, *, wide: bool = False) -> str:
 
 
 def _waiting(status: Status) -> list[str]:
-    """The Unhealthy devices that are no problem, because a pod uses another device of their group."""
+    """The Unhealthy devices that need no action, because a pod uses another device of their group."""
     listed = {problem.subject for problem in status.found}
     return [
         f"{resource.name}: {diagnose.list_ids(devices)}: {devices[0].message}"
@@ -139,7 +139,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 
 def _stale(stale: StaleStatus) -> str:
-    """A line about a stale resource. A stale resource is no problem: pods that request it stay Pending."""
+    """A line about a stale resource. A stale resource does no harm: pods that request it stay Pending."""
     why = stale.message or "to remove it from the Node, set cluster.staleResources to remove"
     return f"{stale.resource}: the Node lists it with 0 devices, and no plugin offers it; {why}"
 
@@ -168,7 +168,7 @@ def _devices(status: Status) -> Iterator[tuple[str, ...]]:
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units that are not zero: ``61.4`` is "1 min 1 s"; less than a second is "0 s"."""
+    """A duration in its two largest units: ``61.4`` is "1 min 1 s"; less than a second is "0 s"."""
     rest, parts = int(seconds), list[str]()
     for length, unit in _UNITS:
         count, rest = divmod(rest, length)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends requests to the API server: plain paths and dicts, limits on time and size, one kind of exception.
 
-The first request creates the client of kubernetes_asyncio and reads the credentials. After the server or
-TLS has refused the client, the next request creates a new one, because the token or certificate may have
-been replaced. Text from the server is not trusted: errors quote a short part of it, and only printable
-characters. Callers retry after the pause that ``retry_delay`` returns.
+The first request creates the client of kubernetes_asyncio and reads the credentials. After the server or TLS
+has refused the client, the next request creates a new one, because the token or certificate may have been
+replaced. Text from the server is not trusted: error messages quote only a short part of it, without
+unprintable characters. After a failure, callers wait for the time that ``retry_delay`` returns, and retry.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Session:
         return client
 
     def _replace_client(self, refused: Any) -> None:
-        """Use this client for no further request.
+        """Do not use this client for further requests.
 
         The last running request closes the client, which ends its streams; the watches then use the next
         client.
@@ -273,7 +273,8 @@ def unreadable(why: str) -> ClusterUnavailable:
 def error_of_status(request: str, status: int, text: bytes, retry_after: str = "") -> ClusterUnavailable:
     """Return the exception for an HTTP status.
 
-    ``text`` is a Status object or any text, ``retry_after`` the header of that name.
+    ``text`` is the body of the response (a Status object or any text), ``retry_after`` its Retry-After
+    header.
     """
     try:
         message = str(json.loads(text)["message"])

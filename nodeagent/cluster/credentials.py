@@ -2,8 +2,8 @@
 """Loads the address of the API server and the credentials: a kubeconfig, or the service account of a pod.
 
 The credentials are loaded for each new client, because tokens and certificates change while the daemon runs;
-the library also reads a service account token again every minute. ``is_followed`` is called at each start,
-and does not import the library.
+the library also reads a service account token again every minute. ``is_followed`` does not import the
+library, because it is called at each start of the daemon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST = "KUBERNETES_SERVICE_HOST"
 
 
 def has_service_account(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> bool:
-    """Return True if there are a token file and the address of an API server. The token is not read."""
+    """Return True if a token file and an API server's address exist; the token itself is not read."""
     return bool(environ.get(HOST)) and (directory / "token").is_file()
 
 
@@ -40,7 +40,7 @@ def is_followed(following: ClusterMode) -> bool:
 class Credentials(NamedTuple):
     """The location of the credentials. ``kubeconfig`` is a path, or several as kubectl accepts them ("a:b").
 
-    "": use the service account in the directory ``account``.
+    If it is "", the service account in the directory ``account`` is used.
     """
 
     kubeconfig: str = ""

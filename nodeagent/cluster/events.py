@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Events (core/v1), shown by ``kubectl describe``: created once, then counted when they recur.
+"""Writes Kubernetes Events (core/v1): an Event is created once; when it recurs, its count is increased.
 
 The name of an Event is a checksum of its contents. Therefore a restarted daemon increments the existing
 Event, without permission to read Events. Texts may contain untrusted parts: ``on_one_line`` removes
@@ -67,7 +67,8 @@ class Occurrences(NamedTuple):
 
 
 async def write(session: Session, host: str, event: Event, occurrences: Occurrences, known: int = 0) -> int:
-    """Add these occurrences, and return the total count. ``known`` is the count before; 0 creates the Event.
+    """Add these occurrences to the Event, and return the total count. ``known`` is the count so far; if it is
+    0, the Event is created.
 
     :raises ClusterUnavailable: if the server has not confirmed the write.
     """
@@ -87,7 +88,7 @@ async def write(session: Session, host: str, event: Event, occurrences: Occurren
 
 
 async def _count_on(session: Session, event: Event, occurrences: Occurrences) -> int:
-    """Add to the count of a previous daemon, which the response to any patch contains."""
+    """Add to the count of a previous daemon, which the API server returns in the response to a patch."""
     answer = await session.patch(_path(event), {"lastTimestamp": timestamp(occurrences.last)}, MERGE_PATCH)
     count = answer.get("count")
     before = count if isinstance(count, int) else 1

@@ -3,8 +3,8 @@
 
 The author of such an object may not be the operator of this node. Therefore a text is accepted only if it is
 printable and not too long for a name; messages quote it shortened and escaped. An invalid field is noted and
-ignored, and the other fields are read; no input raises. Lists and entries of the wrong type are noted
-separately, because their content is then unknown.
+ignored, and the other fields are read; no input raises an exception. Lists and entries of the wrong type are
+noted separately, because the content of such a list is unknown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def text(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes)
 
 
 def flag(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> tuple[bool, bool | None]:
-    """Return whether the field is valid, and its value; the value of a missing field is None."""
+    """Return True if the field is valid, and its value; the value of a missing field is None."""
     value = entry.get(key)
     if value is None or isinstance(value, bool):
         return True, value

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports kubernetes_asyncio without the 20 MB of generated classes that its ``__init__`` modules import.
 
-Only its credential loader and its client are used, and they need none of these classes. Empty modules
-replace the packages that contain them, so 15 of nearly 900 modules are loaded. Typed calls (``CoreV1Api``)
-do not work then; plain paths and dicts do. ``api`` is the only caller, at the first request.
+Only its credential loader and its client are used, and they need none of these classes. Empty modules replace
+the packages that contain them, so 15 of nearly 900 modules are loaded. Typed calls (``CoreV1Api``) do not
+work then, but requests with plain paths and dicts do. Only ``api`` calls this module, at the first request.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ def cr(document: Any) -> KubeVirtCR:
 def chosen(documents: Iterable[Any]) -> Any | None:
     """Return the CR that applies, of all in the cluster; None if none applies.
 
-    The rule is that of virt-handler: CRs that are being deleted, or that virt-operator has not processed
-    (``status.phase`` is empty), do not apply. virt-operator allows one CR. If there are several CRs, a
-    deployed CR comes first, then the oldest, then the first by name, so that all nodes choose the same CR.
+    As in virt-handler, a CR does not apply if it is being deleted, or if virt-operator has not processed it
+    (``status.phase`` is empty). virt-operator allows one CR. If there are several CRs, a deployed CR comes
+    first, then the oldest, then the first by name, so that all nodes choose the same CR.
     """
     counting = [document for document in documents if counts(document)]
     return min(counting, key=_rank, default=None)
@@ -102,7 +102,7 @@ def _rank(document: dict[str, Any]) -> tuple[int, str, str, str]:
 
 
 def _name(metadata: dict[Any, Any], key: str) -> str:
-    """Return the name; "" for a text that the API server would reject, which a file may contain."""
+    """Return the name; "" for a name in a file that the API server would reject."""
     return fields.text(metadata, key, "a name", "", Notes()) or ""
 
 

@@ -2,10 +2,10 @@
 """Watches a collection of objects: one list request, then one event stream after another. Nothing is polled.
 
 The client requests the server to end each stream after five minutes, so a dead connection is detected. The
-next stream continues from the last resource version; if that is too old, the objects are listed again.
-After each failure the pause grows, until a stream has lasted for a while; so even a failing server gets few
-requests. After a failure the last known objects stay available. ``agent.cluster.follow`` uses this module,
-which does not interpret the objects.
+next stream continues from the last resource version; if that is too old, the objects are listed again. After
+each failure the pause grows, until a stream has lasted for a while; so a failing server gets few requests.
+After a failure the last known objects stay available. ``agent.cluster.follow`` uses this module and
+interprets the objects.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Trim = Callable[[Object], Object]
 
 
 def without_managed_fields(document: Object) -> Object:
-    """Return an object without ``managedFields``, which is large."""
+    """Return the object without its ``managedFields``, which need much memory."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     return document | {"metadata": metadata}
 
 
 class Resource(NamedTuple):
-    """A collection to watch: its ``path``, its plural for messages, and a field selector.
+    """A collection to watch: its URL ``path``, the plural of its kind for messages, and a field selector.
 
     ``trim`` returns the part of an object that is stored; a change of any other part causes no notification.
     """
@@ -50,11 +50,12 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """The state of a watch. ``objects`` by ``namespace/name``; None before the first response.
+    """The state of a watch of the API server. ``objects`` are the watched objects by ``namespace/name``; None
+    before the first response.
 
     ``answers``: whether the API server answers, so that the objects are current; None before the first
-    request. ``at`` is the time of the last change of ``answers``, in seconds since 1970. ``error`` and
-    ``hint`` explain a failure.
+    request. ``at`` is the time when ``answers`` last changed, in seconds since 1970. ``error`` and ``hint``
+    explain a failure.
     """
 
     objects: Mapping[str, Object] | None = None
@@ -194,7 +195,7 @@ class Watch:
 class Store:
     """The objects and their resource version; None if a list request is needed first. Does no I/O.
 
-    Only names and versions of objects from the server are checked.
+    Of objects from the server, only names and versions are checked.
     """
 
     def __init__(self, trim: Trim) -> None:

@@ -48,7 +48,7 @@ class Directory:
     """
 
     def __init__(self, prefix: str, rank: int, known: Mapping[str, CdiFile]) -> None:
-        """Start with the ``known`` files of the previous pass; unchanged files are not read again."""
+        """Begin a pass; files that are unchanged since the previous pass (``known``) are not read again."""
         self.path = DIRECTORIES[rank]
         self.progress = 0
         self.at = self.path

@@ -2,9 +2,9 @@
 """Parses entries into values and reports each error by file, line and key; generates JSON schemas.
 
 An entry is a parsed but untyped part of a YAML file, a JSON text, a variable or a flag. A scalar keeps its
-text: the setting, not YAML 1.1, decides whether ``0300`` is a number. A shape describes the expected type:
-a word, a list, a map, or a table with fixed keys. ``rules`` derives shapes from the record types, ``words``
-defines the words. If part of an entry is invalid, the result of the whole entry is None.
+text: the type of the setting, not YAML 1.1, determines whether ``0300`` is a number. A shape describes the
+expected type: a word, a list, a map, or a table with fixed keys. ``rules`` derives shapes from the record
+types, ``words`` defines the words. If part of an entry is invalid, the result of the whole entry is None.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _as_is(value: object) -> object:
 class Word(NamedTuple):
     """The type of a scalar.
 
-    ``json`` is its JSON schema, None for any text; ``show`` converts a value to plain data.
+    ``json`` is the JSON schema of the scalar, None for any text; ``show`` converts a value to plain data.
 
     :raises Invalid: by ``read``, if the scalar does not have this type.
     """
@@ -168,7 +168,7 @@ Shape = Word | ListOf | MapOf | Record
 
 
 class Read(NamedTuple):
-    """A value in two forms: ``plain`` lists, maps and words as in a file, and ``value`` as in the records."""
+    """A value in two forms: ``plain`` as in a file (lists, maps, words), and ``value`` as in the records."""
 
     plain: Any
     value: Any
@@ -193,7 +193,7 @@ def _read_word(word: Word, entry: Entry, key: str, problems: Problems) -> Read |
     if not isinstance(entry, Scalar):
         problems.add(entry.place, key, _expected(word.words, entry), "write a single value")
     elif entry.null:
-        problems.add(entry.place, key, "has no value", 'write one ("" is the empty text)')
+        problems.add(entry.place, key, "has no value", 'write a value ("" is the empty text)')
     else:
         try:
             value = word.read(entry)

@@ -143,7 +143,7 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
         lost += _merge_pfs(given, place, notes)
     if lost:
         notes.append(
-            f"{place}: {', '.join(lost)}: no counterpart; without this key the rule would match more"
+            f"{place}: {', '.join(lost)}: no counterpart; without this key the rule would match more devices"
         )
         return None
     selector: Rule = {"classes": [_CLASSES[kind]]}
@@ -232,7 +232,7 @@ def _usb(given: Any, place: str, notes: list[str]) -> Rule | None:
 
 
 def _describe_usb_differences(count: Any, entries: int, place: str) -> Iterator[str]:
-    yield f"{place}: while a pod has a USB device, its node belongs to user and group 107 (docs/usb.md)"
+    yield f"{place}: while a pod uses a USB device, user and group 107 own its device node (docs/usb.md)"
     if isinstance(count, int) and count > 1:
         yield f"{place}: count {count} has no counterpart: only one container can use a USB device at a time"
     if entries > 1:
@@ -242,7 +242,7 @@ def _describe_usb_differences(count: Any, entries: int, place: str) -> Iterator[
 def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
     path = given.get("path") if isinstance(given, dict) else None
     if not isinstance(path, str):
-        notes.append(f"{place}: a path without path; its group is left out")
+        notes.append(f"{place}: an entry of paths has no path; its group is left out")
         return None
     if given.get("type") == _MOUNT or not path.startswith("/dev/"):
         notes.append(f"{place}: {path} is no device node below /dev; its group is left out")

@@ -2,10 +2,9 @@
 """Saves the last valid settings, so that the daemon can start with them when a configuration file is invalid.
 
 The file contains the values from configuration files and from files of other tools; flags and variables are
-always those of the current process. A key that this version does not know is ignored with a warning, so
-that an update does not remove devices from a node. A value that this version rejects makes the whole file
-unusable, because no safe replacement is known. Settings contain no secrets; only root can read the file
-nevertheless.
+always those of the current process. A key that this version does not know is ignored with a warning, so that
+an update does not remove devices from a node. If this version rejects a value, the whole file is unusable,
+because no safe replacement is known. Settings contain no secrets; only root can read the file nevertheless.
 """
 
 from __future__ import annotations
@@ -82,7 +81,10 @@ def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
         # both attempts report the errors of flags and variables; list them once
         said = {each.what for each in _all(wrong)}
         others = [each for each in _all(error) if each.what not in said]
-        useless = (ConfigError(f"{path}: cannot be used instead: {each.what}", each.hint) for each in others)
+        useless = (
+            ConfigError(f"{path}: the last valid settings cannot be used: {each.what}", each.hint)
+            for each in others
+        )
         raise ConfigErrors((*_all(wrong), *useless)) from wrong
     raise wrong
 

@@ -3,8 +3,8 @@
 
 Maps (aliases, labels) are merged key by key; every other value, also a list, is replaced. An error in a
 source is reported even if a stronger source overrides the value. ``policy.merge`` checks for settings that
-contradict each other. Reloading means loading again: no state is kept. All functions read files and block,
-so callers run them in a thread.
+contradict each other. A reload is a complete new load: this module keeps no state. All functions read files
+and block, so callers run them in a thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 class Effective:
-    """The value of each setting with the highest precedence so far, and its source."""
+    """The values that have the highest precedence so far, each with its source."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
@@ -122,7 +122,7 @@ def load_cached(
 ) -> Settings:
     """Return settings as ``load`` does, but with these values and imports instead of those in the files.
 
-    ``place`` is shown as the source of the values. The configuration directory is watched as usual. :raises
+    ``place`` is shown as the source of these values. The configuration directory is watched as usual. :raises
     ConfigError: as ``load`` does.
     """
     problems = Problems()
@@ -173,8 +173,8 @@ def load_one(key: str, origin: Sources) -> Any:
     """Return the value of one setting, such as the socket of the running daemon, ignoring errors in other
     settings.
 
-    Sources that cannot be read are ignored. Settings that are maps are not supported, because sources of a
-    map are merged.
+    Files that cannot be read are ignored. The setting must not be a map, because maps are merged from several
+    sources.
 
     :raises ConfigError: if the flag of this setting is invalid.
     """
@@ -277,7 +277,7 @@ def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
     """Report an error if the configured pci.ids file does not exist, because resource names would change."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
-        hint = "give the path of a pci.ids file, or remove it: then the bundled copy is used"
+        hint = "give the path of a pci.ids file, or remove the setting to use the bundled copy"
         effective.problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Kubernetes objects from a YAML or JSON file as plain data, and writes plain data as YAML.
 
-These files are parsed as kubectl does it: scalars are typed, and unknown keys are ignored. Numbers that are
-not plain decimal stay text: the author of 0403 means a device id, not an octal number.
+These files are parsed as by kubectl: scalars have types, and unknown keys are ignored. Numbers that are not
+plain decimal stay text: 0403 is a device id, not an octal number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # line width: a longer text continues on the next line
-_MAKE = "kubectl get -o yaml makes one"
+_MAKE = "create the file with kubectl get -o yaml"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 

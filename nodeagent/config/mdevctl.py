@@ -43,7 +43,7 @@ def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
                 continue
             first = next((each for each in wanted if each.uuid == uuid), None)
             if definition is not None and first is not None:
-                text = f"{uuid} starts on {first.parent}, too, and can exist once; undefine one of them"
+                text = f"{uuid} is also defined on {first.parent}; undefine one of the two mdevs"
                 warnings.append(f"{path} is not used: {text}")
                 reserved.add(parent)
             elif definition is not None:

@@ -2,7 +2,7 @@
 """Derives the shapes of records from their fields, and checks keys that exclude each other.
 
 Each record field annotated with ``plain.Key`` is a key of the file, and the field's type determines its
-shape. A ``resources`` entry has no record of its own: each kind of rule is a record, and ``_rule`` chooses
+shape. An entry of ``resources`` becomes one of several records, one for each kind of rule; ``_rule`` selects
 it.
 
 Selectors of a list are combined with OR, keys of one selector with AND, values of one key with OR. An empty
@@ -136,7 +136,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     if "limit" in written and not may_limit:
         raise Invalid(
             f"limit means nothing for {path}",
-            "with perPath, limit applies to paths after the first, and count to the first",
+            "with perPath, set count for the first path, and limit only for the other paths",
         )
 
 

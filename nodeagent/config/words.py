@@ -3,7 +3,7 @@
 
 Formats are strict if a text could have two meanings: a number is plain decimal, a switch is ``true`` or
 ``false``, a duration has a unit, an id is plain hexadecimal. The hint of ``Invalid`` shows the correct
-format. The keys of records name their format in ``WORDS``.
+format. ``WORDS`` has the formats by name; the keys of records refer to these names.
 """
 
 from __future__ import annotations
@@ -206,16 +206,16 @@ def _fits(pattern: str, template: tuple[str, ...]) -> bool:
 
 
 def _of_no_group(word: Word) -> Word:
-    """Return the same path format, which also rejects the device nodes of IOMMU groups.
+    """Return the given path format, extended so that it rejects the device nodes of IOMMU groups.
 
-    Only one process can open an IOMMU group, and group numbers change. Patterns are checked again when
-    device nodes match them.
+    Only one process can open an IOMMU group, and group numbers change. A pattern is checked again when device
+    nodes match it.
     """
 
     def read(scalar: Scalar) -> object:
         path = word.read(scalar)
         if nodes.of_groups(scalar.text):
-            what = f'"{scalar.text}" is of IOMMU groups, which no two containers can use'
+            what = f'"{scalar.text}" names nodes of IOMMU groups, which only one container can use'
             raise Invalid(what, "offer their devices by a rule with pci or mdev")
         return path
 
@@ -224,7 +224,7 @@ def _of_no_group(word: Word) -> Word:
 
 def path(limit: int, holds_sockets: bool = False) -> Word:
     """Return the format of an absolute path of at most ``limit`` bytes, not counting the root prefix."""
-    why = f"sockets of up to {SOCKET_NAME} bytes are made in it" if holds_sockets else "no longer fits"
+    why = f"its socket names have up to {SOCKET_NAME} bytes" if holds_sockets else "no longer fits"
 
     def read(scalar: Scalar) -> str:
         text = scalar.text
@@ -232,7 +232,7 @@ def path(limit: int, holds_sockets: bool = False) -> Word:
             raise Invalid(f'"{text}" is not an absolute path', "begin with '/', without '.' and '..'")
         size = len(text.encode())
         if size > limit:
-            what = f"the path has {size} bytes, at most {limit} are possible: {why}"
+            what = f"the path has {size} bytes; the limit is {limit}: {why}"
             raise Invalid(what, f"choose a path of at most {limit} bytes")
         return text.rstrip("/") or "/"
 
@@ -331,7 +331,7 @@ WORDS: Mapping[str, Word] = {
             "path or pattern below /dev",
             _NODES,
             "is no path or pattern below /dev",
-            "write the path, such as /dev/kvm; *, ? and [...] may stand in its last part: /dev/video*",
+            "write the path, such as /dev/kvm; *, ? and [...] are allowed in the last part: /dev/video*",
         )
     ),
     "mount path": matching(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strict YAML parser: returns the entries of a file with their lines. No other module uses PyYAML.
+"""The strict YAML parser: returns the entries of a file with their lines. Only this module and ``manifests``
+use PyYAML.
 
 PyYAML implements YAML 1.1, in which an unquoted ``0000:03:00.0`` is the number 180.0, and later duplicate
 keys override earlier ones silently. In this parser all scalars stay text, and duplicate keys, tags, several
@@ -115,7 +116,7 @@ def _no_link(path: str) -> None:
         target = os.readlink(path)  # noqa: PTH115  text in, text out
     except OSError:
         return
-    what = f"{path}: the link leads to {target}, and nothing is there"
+    what = f"{path}: the symbolic link leads to {target}, which does not exist"
     raise ConfigError(what, "put the file there, or remove the link")
 
 
@@ -209,5 +210,5 @@ class _Walk:
     def _bounds(self, place: str, depth: int) -> None:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
-            what = f"{place}: too many values, or too deep"
-            raise ConfigError(what, "write aliases out; an alias must not contain itself")
+            what = f"{place}: too many values, or values nested too deeply"
+            raise ConfigError(what, "replace aliases with their values; an alias must not contain itself")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of the demo: a simulated host in a temporary directory, a fake kubelet, the real daemon, the screen.
 
-The daemon is a separate process, started as an administrator would start it. The capacities come from the
-kubelet, the reasons from the daemon's status socket. The screen shows each expected effect before the demo
-waits for it, so that the user always knows the next event. The end of the ``async with`` block stops
-everything.
+The daemon is a separate process, started as an administrator would start it. The demo reads the capacities
+from the kubelet, and the reasons from the daemon's status socket. The screen shows each expected effect
+before the demo waits for it, so that the user always knows the next event. At the end of the ``async with``
+block all of these parts are stopped.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ class Screen:
 
     def end(self) -> None:
         """Print that the demo has succeeded, and its duration."""
-        self.say(self._paint(f"\nAll of it happened, in {time.monotonic() - self._began:.1f} s.", GREEN))
+        self.say(self._paint(f"\nAll steps succeeded in {time.monotonic() - self._began:.1f} s.", GREEN))
 
     def show(self, text: str) -> None:
-        """Print a text of another program below the last line."""
+        """Print the output of another program below the last line."""
         self.say(self._paint(terminal.fold(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -239,7 +239,7 @@ class DemoNode:
         """Wait until the daemon reports a change in this state ("waiting", "failing") on a card."""
         return await self.until_status(
             lambda status: [change for change in status["changes"][state] if change["card"] == card],
-            f"nothing is reported to be {state} on {card}",
+            f"the daemon reports no {state} change of {card}",
         )
 
     async def page_address(self) -> str:

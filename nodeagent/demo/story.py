@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: the real daemon on three simulated nodes, and its reaction to each event.
+"""The demo: runs the real daemon on three simulated nodes, and shows its reaction to each event.
 
 Each step changes the host, the kubelet or the cluster, prints the expected effect, and waits for it. If an
 effect does not happen, the demo prints the end of the daemon's log and exits with code 1. The demo always
@@ -133,7 +133,7 @@ async def play_passthrough(node: DemoNode) -> None:
     red = await node.admit("virt-launcher-red", GPU, 2)
     node.show_container(red)
     await node.expect(
-        "after its admission the USB controllers beside them are Unhealthy", lambda: capacity(USB) == (4, 2)
+        "the USB controllers in the groups of these two GPUs are Unhealthy", lambda: capacity(USB) == (4, 2)
     )
     for gpu in sorted(red.result.ids[GPU]):
         await node.show_reason(f"{gpu[:-1]}2", "group-held")
@@ -174,7 +174,7 @@ async def play_passthrough(node: DemoNode) -> None:
         lambda: capacity(GPU) == (4, 3) and health_of(table, blue.uid)[lost] == "Unhealthy",
     )
     await node.show_reason(lost, "fallen-off-the-bus")
-    await node.expect("its USB controller, which no pod uses, leaves the list", lambda: capacity(USB)[0] == 3)
+    await node.expect("the USB controller of that card is no longer listed", lambda: capacity(USB)[0] == 3)
     node.delete(blue)
     await node.expect("the GPU leaves the list", lambda: capacity(GPU)[0] == 3)
 
@@ -232,7 +232,7 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     screen.show("types: [nvidia-222, nvidia-228]")
     await node.start_daemon()
     await expect(
-        "the cards get the types in turn, and are filled",
+        "each card is filled with vGPUs of one type; the types alternate",
         {first: "16 222", second: "2 228", third: "16 222"},
     )
     await expect_capacities("the kubelet has them all", {_SMALL: 32, _LARGE: 2})
@@ -251,7 +251,7 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     waiting = await node.change("waiting", card)
     screen.show(f"{card}: {waiting['message']}")
     node.delete(pod)
-    await expect("its card gets the new type as well", everywhere("8 223"))
+    await expect("the card of the deleted pod gets the new vGPU type as well", everywhere("8 223"))
     await expect_capacities("the kubelet has them all", {_MIDDLE: 24})
 
     screen.step("A card whose vGPUs cannot be created delays no other card")
@@ -263,13 +263,13 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     screen.show(f"{second}: {failing['message'].rpartition(': ')[2]}; it is tried again")
     mend_create(node.host, second, "nvidia-228")
     screen.do("the card works again")
-    await expect("it gets its type at the next retry", everywhere("2 228"))
+    await expect("the card gets its vGPU type at the next retry", everywhere("2 228"))
 
     screen.step("A label of the node overrides the list")
     configure("nvidia-228", zone="edge")
     screen.do("the node gets the label zone=edge, for which [nvidia-234] is configured")
-    await expect("each card is one whole vGPU", everywhere("1 234"))
-    await expect_capacities("the kubelet has them, and nothing else", {_WHOLE: 3, _LARGE: 0})
+    await expect("each card has one vGPU of its full size", everywhere("1 234"))
+    await expect_capacities("the kubelet lists these vGPUs and no others", {_WHOLE: 3, _LARGE: 0})
     _show_cards(screen, cards)
     screen.do("send SIGTERM")
     with screen.expect("exit code 0, and all vGPUs stay"):
@@ -319,13 +319,15 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     screen.do("edit the KubeVirt CR; its permittedHostDevices say")
     screen.show(f"pciHostDevices: [{json.dumps(_ENTRY)}]")
     server.store.put(KUBEVIRTS, _kubevirt(_ENTRY))
-    await node.expect("the GPUs have that name, without a restart", lambda: capacity(_SHARED) == (4, 4))
+    await node.expect(
+        "the GPUs get the resource name of the CR without a restart", lambda: capacity(_SHARED) == (4, 4)
+    )
     await node.expect("and no other", lambda: capacity(GPU) == (4, 0))
     node.show_capacity(_SHARED, GPU)
     vmi, cr = (f"{node.host.directory}/{name}.yaml" for name in ("grey", "cr"))
     files.write(vmi, json.dumps(_VMI))  # JSON is valid YAML
     files.write(cr, json.dumps(_kubevirt(_ENTRY)))
-    screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the machine wants 1 x {_SHARED}")
+    screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the VM requests 1 x {_SHARED}")
     with screen.expect("available on this node"):
         text = await node.run("explain", "vmi", vmi, "--cr", cr)
         check("  available on this node\n" in text, text)

@@ -24,7 +24,8 @@ _CHUNK = 4096
 
 
 class Connection:
-    """The connection of one client. ``time_limit``: seconds for its request, and for each part that is sent.
+    """The connection of one client. ``time_limit``: seconds for the request, and for each part of the
+    response.
 
     ``reading`` has the cancel scopes of connections whose request is not complete; cancelling it closes the
     connection.
@@ -100,14 +101,14 @@ class Connection:
         return request._replace(client=str(self._stream.extra(SocketAttribute.remote_address)[0]))
 
     async def _discard_rest(self) -> None:
-        """Receive the rest of a refused request: with unread data the kernel would reset the connection."""
+        """Receive the rest of a refused request: the kernel resets a connection with unread data."""
         await self._stream.send_eof()
         with anyio.move_on_after(self._time_limit), contextlib.suppress(anyio.EndOfStream):
             while True:
                 await self._stream.receive(_CHUNK)
 
     async def _receive_event(self) -> object:
-        """Return the next event of h11. :raises HttpError: if the bytes are not HTTP/1.1."""
+        """Return the next event of the h11 connection. :raises HttpError: if the bytes are not HTTP/1.1."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 try:
@@ -134,7 +135,7 @@ class Connection:
             await self._send_parts(response.body)
 
     async def _send_parts(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Send one part after the other until the client disconnects: the body never ends."""
+        """Send the parts of an endless response until the client disconnects."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_at_close, group.cancel_scope, name="http client's end")
             async with contextlib.aclosing(parts):

@@ -5,9 +5,10 @@ Only root may use the unix socket. Through this socket, commands read the Status
 settings, and post manual requests. TCP serves metrics, health and the status page, which are all made from
 the Status.
 
-A page of any web site may send requests here from a browser, and its host name may resolve to this address
-(DNS rebinding). Therefore the ``Host`` header of a request must be an IP address, the name of this host or
-localhost. Requests for metrics and health may have any name in ``Host`` if the settings admit all clients.
+A browser may send requests of any web page to this server, because the page's host name may resolve to this
+address (DNS rebinding). Therefore the ``Host`` header of a request must be an IP address, the name of this
+host or localhost. Requests for metrics and health may have any name in ``Host`` if the settings admit all
+clients.
 
 The Status is collected on the event loop and formatted in a thread. The thread also imports the formatting
 modules, so a daemon without clients never loads them.
@@ -191,7 +192,7 @@ class StatusStream:
         return self._open >= PAGES
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The endless events of one page."""
+        """The endless stream of events for one open status page."""
         self._open += 1
         try:
             sent, sent_at = b"", anyio.current_time()
@@ -209,7 +210,7 @@ class StatusStream:
             self._open -= 1
 
     async def _take_status(self) -> None:
-        """Create a new event if the Status has changed, unless another page has just created it."""
+        """Create a new event if the Status has changed, unless another open page has just created it."""
         if anyio.current_time() - self._taken_at < self._timeouts.page_update / 2:
             return
         self._taken_at = anyio.current_time()
@@ -225,7 +226,7 @@ def _event(status: Status) -> bytes:
 
 
 def is_loopback(address: str) -> bool:
-    """True for an address, with or without brackets, that only this host can reach."""
+    """True for a loopback address, with or without brackets."""
     plain_address = address.strip("[]").removeprefix("::ffff:")
     return plain_address == "::1" or plain_address.startswith("127.")
 

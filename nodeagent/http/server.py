@@ -6,10 +6,10 @@ Each connection carries one request and is closed after the response (``http.con
 While all connections are in use, further clients wait in the queue of the socket.
 
 The unix socket serves root and the daemon's own user. If another process listens on the unix socket, the
-daemon does not replace that socket; at its end the daemon removes only a socket file of its own. The TCP
-address follows the settings; if it is in use, opening it is retried. systemd accepts clients on a socket that
-it created even if the daemon does not serve it. So the daemon serves the socket of systemd while it cannot
-open the address of the settings.
+daemon does not replace the socket; when it exits, it removes only its own socket file. The TCP address
+follows the settings; if it is in use, opening it is retried. systemd accepts clients on a socket that it
+created even if the daemon does not serve it. Therefore the daemon serves the socket of systemd while it
+cannot open the address in the settings.
 """
 
 from __future__ import annotations

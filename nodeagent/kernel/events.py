@@ -59,7 +59,7 @@ class KernelEvents:
         self._watch_nodes()
 
     def watch_rule_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for the device nodes that rules name; scan after this call.
+        """Watch for changes of the device nodes that rules name; the caller scans after this call.
 
         USB devices are watched if the directory of their device nodes is one of ``paths``.
         """
@@ -68,7 +68,7 @@ class KernelEvents:
         self._watch({usb.DEVICES} if NODES in self._rule_nodes else (), self._usb_changed)
 
     def watch_cdi_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for the device nodes that CDI files name; scan after this call."""
+        """Watch for changes of the device nodes that CDI files name; the caller scans after this call."""
         self._cdi_nodes = frozenset(paths)
         self._watch_nodes()
 
@@ -118,7 +118,7 @@ class KernelEvents:
         return self._root.is_host and self._reader is None
 
     def log_losses(self) -> None:
-        """Report that events were lost, if that is new."""
+        """Log that events were lost, if any were lost since the last call."""
         lost = self._lost + self._watcher.overflows
         if lost > self._reported_losses:
             self._reported_losses = lost

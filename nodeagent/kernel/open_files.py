@@ -5,7 +5,7 @@ Open files below a ``/dev`` are compared by device number, since a container may
 path. The scan never opens a device: an open group node alone makes a starting VM fail with EBUSY. Closing a
 device sends no event, so a result is valid only for a moment; a process that is ending lists no open files
 while the kernel still closes its devices. Before a change of the host (``find_in_use``), a device in an
-unknown state counts as open. This module does not know pods. May block: call it in a thread.
+unknown state counts as open. This module has no information about pods. May block: call it in a thread.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def find_in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
 def find_openers(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> OpenFiles:
     """Return the processes that have these mdevs (by UUID) and functions (by address) open.
 
-    For functions in ``by_group``, only the device node of the IOMMU group counts, because one process at a
-    time can open it; any process may open the device nodes of the functions.
+    For functions in ``by_group``, only the device node of the IOMMU group is searched, because only one
+    process at a time can open it.
     """
     searched: dict[str, tuple[Node, ...]] = {}
     for each in ids:
@@ -116,7 +116,8 @@ def block_device(root: Root, name: str) -> tuple[Node, ...]:
 
 
 def sees_all_processes(root: Root) -> bool:
-    """Return False in a PID namespace other than the host's, and if other users' processes are hidden.
+    """Return True if this process sees all processes: the PID namespace is the host's, and no process is
+    hidden.
 
     With ``hidepid=invisible`` (proc(5)), a process without permission to trace process 1 and outside the
     group of that option does not see process 1 and most others.

@@ -92,7 +92,7 @@ def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:
 
 
 def _name(data: mmap.mmap, start: int) -> str:
-    """Return the rest of the line, up to the maximum length of a name."""
+    """Return the name in the rest of the line, up to the maximum length."""
     end = data.find(b"\n", start, start + _LONGEST)
     return data[start : end if end >= 0 else start + _LONGEST].decode("utf-8", "replace").strip()
 

@@ -112,7 +112,7 @@ class Directory:
 
 
 class Root:
-    """The host as a tree of files below ``prefix``."""
+    """The files of the host, which are below ``prefix``."""
 
     __slots__ = ("_prefix",)
 
@@ -137,7 +137,7 @@ class Root:
         return self._prefix + path
 
     def host_path(self, path: str) -> str:
-        """Return the host path of a path of this process; the inverse of ``path``."""
+        """Return the host path of a path of this process; this is the inverse of ``path``."""
         return path.removeprefix(self._prefix)
 
     def directory(self, path: str) -> Directory:
@@ -199,8 +199,8 @@ def read_with_timeout(name: str, read: Callable[[], T]) -> list[T]:
     """Return a list with the value of ``read``, or an empty list if ``read`` does not return in time; its
     thread is then abandoned.
 
-    ``name`` is the name of the thread. Until that thread has returned, nothing is read under this name
-    again.
+    ``name`` is the name of the thread. Until that thread has returned, a call with the same name reads
+    nothing.
     """
     values: list[T] = []
     if all(each.name != name for each in threading.enumerate()):
@@ -231,7 +231,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = 
 
 
 def _rest(fd: int, most: int) -> bytes:
-    """Return the rest of a file that is longer than an attribute; at most one block more than ``most``."""
+    """Return the rest of a file that is longer than an attribute, at most one block more than ``most``."""
     parts, size = [], 0
     while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)

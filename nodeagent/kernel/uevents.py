@@ -61,7 +61,7 @@ class Uevent(NamedTuple):
 
 
 def parse(datagram: bytes) -> Uevent | None:
-    """Return the message of a datagram; None if it is not from the kernel (udev's begin with libudev)."""
+    """Return the message in a datagram; None if the kernel did not send it (udev's begin with libudev)."""
     header, *pairs = datagram.decode("utf-8", "replace").split("\0")
     action, at, devpath = header.partition("@")
     if not at or not action or not devpath.startswith("/"):
@@ -103,8 +103,8 @@ def device_key(event: Uevent) -> str | None:
 def parse_recovery(event: Uevent) -> tuple[PciAddress, Recovery | None] | None:
     """Return the function and its recovery result, if the event reports one; else None.
 
-    A result of None means that the function works. Removal and a new binding clear a result; an event that
-    a program requested by writing to a ``uevent`` file (SYNTH_UUID) does not.
+    The recovery result None means that the function works. Removal and a new binding clear a result; an event
+    that a program requested by writing to a ``uevent`` file (SYNTH_UUID) does not.
     """
     address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
     if address is None or _ASKED_FOR in event.keys:
@@ -143,8 +143,7 @@ def are_received(root: Root) -> bool:
 
 
 def open_socket() -> socket.socket:
-    """Return a bound socket. Scan the host after this call, because this process gets no message about
-    earlier changes.
+    """Return a bound socket. The caller then scans the host, because no message reports earlier changes.
     :raises KernelRefused: if that fails.
     """
     flags = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC

@@ -123,7 +123,7 @@ def known_resources(path: str) -> frozenset[str] | None:
 
 
 def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequence[str]]]:
-    """Return the entries that can be parsed, whether that is all of them, and the registered ids."""
+    """Return the entries that can be parsed, True if no other entry exists, and the registered ids."""
     try:
         data = json.loads(file.read())["Data"]
         pods = tuple(data["PodDeviceEntries"] or ())

@@ -111,7 +111,7 @@ class Registrar:
         self._away = True
 
     def note_back(self) -> None:
-        """Record that the kubelet has answered or has connected."""
+        """Record that the kubelet has answered or has connected to the endpoint."""
         self.refused = False
         if self._away:
             log.event(log.KUBELET_REACHABLE, socket=self._path)
@@ -131,7 +131,7 @@ def _is_young(age: float, timeouts: Timeouts) -> bool:
 
 
 class Endpoint:
-    """The endpoint of one resource, registered with Register calls. ``devices`` may change at any time."""
+    """The endpoint of one resource, registered by Register calls. ``devices`` may change at any time."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Endpoint:
 
     @property
     def listed(self) -> bool:
-        """Return True while the kubelet reads the list."""
+        """Return True while the kubelet reads the device list."""
         return self._server is not None and self._server.streams > 0
 
     def shorten_grace(self, grace: float) -> None:
@@ -216,7 +216,7 @@ class Endpoint:
     # Registration with Register calls; ``plugin_watcher`` overrides these three methods
 
     def is_wanted(self) -> bool:
-        """Return True if there is a kubelet to register with."""
+        """Return True if a kubelet exists with which the resource can be registered."""
         return self._directory.kubelet.get() is not None
 
     def create_server(self) -> SocketServer:
@@ -292,8 +292,8 @@ class Endpoint:
         """Return True if the kubelet has restarted, or if the endpoint's own socket is gone and kubelet.sock
         exists.
 
-        The result is False if both sockets are gone but the kubelet still reads the list, because a
-        registration needs kubelet.sock, and further events may follow.
+        If both sockets are gone but the kubelet still reads the list, the result is False, because a
+        registration needs kubelet.sock.
         """
         if self._is_kubelet_changed():
             return True
@@ -330,6 +330,6 @@ class Endpoint:
         self._changed.touch()
 
     def _note_change(self, name: str | None) -> None:
-        """Handle a change of one of our sockets, or of an unknown part of the directory (None)."""
+        """Handle a change of one of nodeagent's sockets, or of an unknown part of the directory (None)."""
         if name is None or (self._server is not None and self._server.name == name):
             self._news.touch()

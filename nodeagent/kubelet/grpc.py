@@ -56,7 +56,7 @@ class Servable(Protocol):
 
 
 class SocketServer:
-    """A server for gRPC services on one unix socket; it starts once and stops once."""
+    """A server for gRPC services on one unix socket; it can be started and stopped only once."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class _Server(Server):
 
     Private names of grpclib 0.4.9 in this module: ``_mapping``, ``_protocol_factory``, ``_server`` here,
     ``connection._connection`` in ``SocketServer``, ``_create_connection``, ``_path``, ``_loop`` and
-    ``_authority`` in ``SocketChannel``. The tests of this module fail if they change.
+    ``_authority`` in ``SocketChannel``. The tests of this module fail if grpclib changes these names.
     """
 
     # the default keeps up to ten dead connections: memory grew from 32 to 75 MiB in 22 restarts

@@ -78,7 +78,7 @@ def _is_locked_by(descriptor: int | None, path: str) -> bool:
 
 
 def _lock(path: str) -> int | None:
-    """Return the descriptor that locks the file; None if the directory is missing or not lockable.
+    """Return the file descriptor that holds the lock; None if the directory permits no lock.
 
     :raises AlreadyRunning: if another nodeagent has the lock.
     """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches a kubelet directory for changes of kubelet.sock and of nodeagent's own sockets.
 
-The watch is level-triggered: an event causes the directory to be read again, and a slow poll finds changes
-without an event. The kubelet unlinks every socket in the directory when it starts, and writes its
-checkpoint there after each list, so events are filtered by name. Endpoints are notified of changes of their
-socket and of kubelet.sock. A lock excludes a second nodeagent. This module is used for the device-plugins
+Each event causes the whole directory to be read again, and a slow poll finds changes without an event. The
+kubelet unlinks every socket in the directory when it starts, and writes its checkpoint there after each list,
+so events are filtered by name. Endpoints are notified of changes of their socket and of kubelet.sock. A lock
+in the directory prevents a second nodeagent on the node. This module is used for the device-plugins
 directory, and for plugins_registry if configured.
 """
 

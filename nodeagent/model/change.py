@@ -2,11 +2,11 @@
 """Changes of the host as values: Action, Plan of all actions, Ledger of completed changes, manual Request.
 
 ``policy.change`` plans the actions, ``agent.changing`` and ``kernel.apply`` carry them out, and ``nodeagent
-plan`` prints them. For each kind of Action a function creates the Action, and the fields contain all facts
-that other modules need. A new kind is a member of ActionKind, such a function, a planner in ``policy.change``
-(a row of ``plan``), a writer in ``kernel.apply`` (a row of ``actions``), and if it is undone later an entry
-of the Ledger (``agent.changing.ledger``); with settings of its own a rule in ``model.spec``. A Plan contains
-changes of all kinds; it is made from a Snapshot, and valid for that Snapshot only. ``nodeagent bind`` and
+plan`` prints them. For each kind of Action, a function creates the Action with all facts that other modules
+need. A new kind is a member of ActionKind, such a function, a planner in ``policy.change`` (a row of
+``plan``), a writer in ``kernel.apply`` (a row of ``actions``), and if it is undone later an entry of the
+Ledger (``agent.changing.ledger``); with settings of its own a rule in ``model.spec``. A Plan contains changes
+of all kinds; it is made from one Snapshot, and is valid for this Snapshot only. ``nodeagent bind`` and
 ``release`` create a Request; if a daemon runs, they send the Request to its socket as plain data (``plain``).
 """
 
@@ -42,8 +42,8 @@ class ActionKind(StrEnum):
 class Move(NamedTuple):
     """A driver change of one function from ``now`` to ``to``; None means no driver.
 
-    ``back`` is the driver for a rollback if another function of the group fails: the driver before any
-    change by nodeagent. Functions that already have the right driver (``now`` is ``to``) are moves as well.
+    ``back`` is the driver for a rollback if another function of the group fails: the driver before any change
+    by nodeagent. Functions that have the desired driver already (``now`` is ``to``) are also moves.
     """
 
     address: str
@@ -58,10 +58,11 @@ class Action:
 
     Actions with the same ``card`` run one after the other. A card is a physical function with its VFs and
     mdevs, or, for a change of drivers, the first function of the IOMMU group. Two actions on the same
-    ``device`` never run at the same time. ``targets`` are scanned afterwards, because a write without an
-    error proves nothing. ``takes`` are the ids that become unavailable to pods. ``attempt`` identifies the
-    attempt: after a refusal, only the same attempt is delayed. ``undo`` describes the reverse action, None if
-    it is not known in advance. The fields after ``undo`` are for ``kernel.apply``.
+    ``device`` never run at the same time. ``targets`` are the devices to scan after the write, because a
+    write without an error proves nothing. ``takes`` are the ids of devices that become unavailable to pods.
+    ``attempt`` identifies the attempt: after the kernel has refused it, only the same attempt is delayed.
+    ``undo`` describes the reverse action, None if it is not known in advance. Only ``kernel.apply`` uses the
+    fields after ``undo``.
     """
 
     kind: ActionKind
@@ -154,8 +155,8 @@ def set_num_vfs(
     """Return the action that creates ``count`` VFs, or removes all (0): the kernel supports only 0 → n and
     n → 0.
 
-    ``vfs`` are the existing VFs. ``allocatable``: the PF itself is allocatable, so it is withdrawn
-    meanwhile.
+    ``vfs`` are the existing VFs. ``allocatable``: the PF itself can be allocated, so it is withdrawn during
+    the change.
     """
     suffix = ", with sriov_drivers_autoprobe off" if unprobed else ""
     return Action(
@@ -252,7 +253,7 @@ def restore_drivers(card: str, moves: Sequence[Move], allocatable: Iterable[str]
 
 
 def _restore_text(moves: Sequence[Move]) -> str:
-    """Describe a restore of drivers; a function on its former driver may still have nodeagent's
+    """Describe the restore of drivers; a function on its former driver may still have nodeagent's
     driver_override.
     """
     if any(move.now != move.to for move in moves):
@@ -276,10 +277,10 @@ def moved(action: Action) -> frozenset[str]:
 
 
 def occupied(action: Action) -> frozenset[str]:
-    """Return the devices that no other action may use meanwhile: ``device``, and functions that change
+    """Return the devices that no other action may use at the same time: ``device``, and functions that change
     drivers.
 
-    A group is identified by its first function, which may leave the group meanwhile.
+    An IOMMU group is identified by its first function, which may leave the group during the action.
     """
     return moved(action) | {action.device}
 
@@ -293,13 +294,13 @@ class Step:
 
     @property
     def place(self) -> tuple[str, str | None]:
-        """Return card and type, the key under which a refusal is logged; all attempts have the same key."""
+        """Return card and vGPU type: a refusal is logged once for this key, not for each attempt."""
         return self.action.card, self.action.type_id
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance on a card: an mdev by its UUID, or a vGPU by the address of its VF.
+    """An instance on a card: an mdev with its UUID, or a vGPU with the address of its VF.
 
     ``foreign`` is the reason why nodeagent must not remove it, such as "not ours".
     """
@@ -337,11 +338,11 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps to take now, the steps that must wait, the state of each card, and problems of the spec.
+    """The steps to make now, the steps that must wait, the state of each card, and problems of the Spec.
 
-    If a problem has no hint, only another configuration solves the problem. A SHORTFALL reports how many
-    instances fit on a card; it is ignored while steps for the card are running. ``notes`` name vGPU types
-    that are configured for cards which this node does not have.
+    A problem without a hint can be solved only by another configuration. A problem of kind SHORTFALL reports
+    how many instances fit on a card; it is ignored while the card is changed. ``notes`` name vGPU types that
+    are configured for cards which this node does not have.
     """
 
     steps: tuple[Step, ...] = ()
@@ -362,14 +363,13 @@ class Asked(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Changes that nodeagent has made, and its observations, that the host does not show.
+    """Changes by nodeagent and observed facts that the host itself does not show.
 
-    ``agent.changing.ledger`` keeps it on disk.
-    ``types``: VF → the vGPU type that nodeagent has set; ``names``: type → name; ``listed``: VF → all types
-    that it has ever listed.
-    ``drivers``: function bound by nodeagent → its driver before, "" for none; ``asked``: function → the
-    manual request (``nodeagent bind``). ``unprobed``: PFs whose ``sriov_drivers_autoprobe`` nodeagent has
-    disabled. Functions are identified by address, types by id.
+    ``agent.changing.ledger`` keeps the Ledger on disk. ``types`` maps each VF to the vGPU type that nodeagent
+    has set, ``names`` each type to its name, ``listed`` each VF to all types that it has ever listed.
+    ``drivers`` maps each function that nodeagent has bound to its former driver ("": none), ``asked`` each
+    function to its manual request (``nodeagent bind``). ``unprobed``: PFs whose ``sriov_drivers_autoprobe``
+    nodeagent has disabled. The keys are the addresses of functions and the ids of types.
     """
 
     types: Mapping[str, str] = MappingProxyType({})
@@ -381,7 +381,7 @@ class Ledger(NamedTuple):
 
     @property
     def to_return(self) -> bool:
-        """Return True if there is a change to undo when the configuration no longer requires it."""
+        """Return True if a recorded change must be undone when the configuration no longer requires it."""
         return bool(self.drivers or self.asked or self.unprobed)
 
 
@@ -393,7 +393,8 @@ class BindAction(StrEnum):
 
 
 class Request(NamedTuple):
-    """A manual request. ``names``: addresses, patterns, or ids ``vendor:device``; ``driver``: to bind to.
+    """A manual request. ``names``: addresses, patterns, or ids ``vendor:device``; ``driver``: the VFIO driver
+    to bind to.
 
     ``at_boot``: functions that boot files of nodeagent have bound to VFIO; they stay bound until the next
     boot.
@@ -407,7 +408,7 @@ class Request(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """The outcome for a group of functions."""
+    """The outcome of a manual request for the functions of an IOMMU group."""
 
     DONE = "done"
     PLANNED = "would be done"
@@ -447,7 +448,7 @@ class AtBoot(NamedTuple):
 
 
 class FileFate(StrEnum):
-    """The kind of change of a file."""
+    """The change of a boot file."""
 
     WRITTEN = "written"
     REMOVED = "removed"
@@ -463,7 +464,7 @@ class BootFile(NamedTuple):
 
 
 class BootFiles(NamedTuple):
-    """The files that change, in order; ``then`` is the command that rebuilds the initramfs, or ""."""
+    """The boot files that change, in order; ``then`` is the command that rebuilds the initramfs, or ""."""
 
     files: tuple[BootFile, ...] = ()
     then: str = ""

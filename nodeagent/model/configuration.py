@@ -2,9 +2,9 @@
 """Configuration: the settings of this node, each parsed and checked, before they are merged with the settings
 of the cluster.
 
-It also has the contents of files of other tools: ``policy.merge`` decides which part of them applies, and
-determines the node's labels. The order of entries in a file matters, so they are stored in tuples. Places
-are complete paths ("/etc/nodeagent/config.yaml:12"), for messages only.
+It also contains the files of other tools: ``policy.merge`` decides which part of them applies, and determines
+the node's labels. The order of entries in a file matters, so they are stored in tuples. ``place`` is the
+complete path and line of a value ("/etc/nodeagent/config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -155,7 +155,7 @@ class Imported(NamedTuple):
 class Configuration:
     """The complete configuration for ``policy.merge``.
 
-    ``home`` is the directory of the configuration files, which tables for users omit from places.
+    ``home`` is the directory of the configuration files; tables for users show paths without it.
     """
 
     discovery: Discovery = field(default_factory=Discovery)

@@ -2,8 +2,8 @@
 """Host: an immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
 
 Unusable devices are included too, because ``policy`` makes the decisions. An unknown value is None, never 0
-or "". ``kernel.scan`` builds it. An unchanged object is the same one in the next Host, so two Hosts are
-compared by identity. A HostUse is evidence, not a decision.
+or "". ``kernel.scan`` builds it. An object that has not changed is the same object in the next Host, so two
+Hosts are compared by identity. A HostUse is a fact; the decision is made in ``policy``.
 
 The number of a USB device on its bus changes with each replug and each reset. A USB device is therefore
 identified by its serial number, or by its port if the number is missing or not unique.
@@ -73,7 +73,7 @@ class HostUse(NamedTuple):
 class HostUses(NamedTuple):
     """The uses of a function by the host that were found, and descriptions of those that cannot be seen.
 
-    If both are empty, everything was checked, and the host does not use the function.
+    If both lists are empty, all uses were checked, and the host does not use the function.
     """
 
     found: tuple[HostUse, ...] = ()
@@ -128,7 +128,7 @@ class UsbDevice(NamedTuple):
 
     @property
     def group(self) -> GroupNumber | None:
-        """Return no IOMMU group (None), since no IOMMU isolates USB devices from each other."""
+        """Return None (no IOMMU group), since no IOMMU isolates USB devices from each other."""
         return None
 
     @property
@@ -185,7 +185,7 @@ K = TypeVar("K")
 
 
 class Missing(NamedTuple):
-    """A missing prerequisite of the host: the evidence, and the fix for this host."""
+    """A missing prerequisite of the host (IOMMU, vfio-pci): the evidence, and the fix for this host."""
 
     message: str
     hint: str
@@ -213,7 +213,7 @@ class Recovery(StrEnum):
 
 
 class Hints(NamedTuple):
-    """Costly or rarely needed facts of one function; only ``explain`` reads them."""
+    """Facts of one PCI function that take long to read or are rarely needed; only ``explain`` reads them."""
 
     reset_methods: tuple[str, ...] = ()
     runtime_status: str | None = None
@@ -224,7 +224,7 @@ class Hints(NamedTuple):
 class Sight(NamedTuple):
     """The process that /proc shows to have a function open, and the function's open count at that time.
 
-    ``whole``: every process could be inspected, so no other process has it open.
+    ``whole``: every process could be inspected, so no other process has the function open.
     """
 
     process: str | None = None
@@ -299,7 +299,7 @@ class PciFunction(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Return True if the host may use the function: a host driver is bound, or the firmware uses its
+        """Return True if the host may use the function: it has a host driver, or the firmware uses its
         display.
         """
         display = self.pci_class is not None and self.pci_class.startswith("03")
@@ -329,7 +329,7 @@ class Group(NamedTuple):
 
 
 def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
-    """Return the keys whose values are not the same object, or that only one of the tables has."""
+    """Return the keys whose values are different objects, or that only one of the tables has."""
     if before is now:
         return set()
     # runs without a Python step per key
@@ -407,7 +407,7 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True)  # without slots, which leave no room for a cached property
 class Host:
-    """The whole node at one moment.
+    """The devices and the state of the whole host at one moment.
 
     ``generation`` counts the Hosts of one scanner, and ``changes`` is the difference from the previous one,
     so that readers need not compare the two. ``generation`` and ``changes`` do not describe the node, so
@@ -441,7 +441,7 @@ class Host:
 
     @cached_property
     def tables(self) -> Mapping[Kind, Mapping[Any, HostDevice]]:
-        """Return the HostDevices by kind and id; a new kind needs one more row, a field, and a field of
+        """Return the HostDevices by kind and id; a new kind needs a row here, a field, and a field of
         Changes.
         """
         return {Kind.PCI: self.functions, Kind.MDEV: self.mdevs, Kind.USB: self.usb}
@@ -487,7 +487,7 @@ class Host:
 
     @cached_property
     def leaving(self) -> Mapping[str, Mdev]:
-        """Return the mdevs that only their groups list: their removal waits until they are closed.
+        """Return the mdevs that only their groups list: their removal waits until a process closes them.
 
         This is computed on first use for all groups, because most Hosts do not need it.
         """

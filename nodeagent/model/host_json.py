@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The saved host: the document that ``scan -o json`` writes and ``--host FILE`` reads. Does no I/O.
 
-It consists of a header and the plain data (``model.plain``) of all fields of a Host.
+The document consists of a header and the plain data (``model.plain``) of all fields of a Host.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _begins(data: Mapping[Any, Any], heading: Mapping[str, str]) -> bool:
 
 
 def fields() -> list[plain.RecordField]:
-    """Return the fields of a Host; short ones come first, for users who read a saved host."""
+    """Return the fields of a Host for the document; short fields come first, so that users can read it."""
     return sorted(plain.fields_of(Host), key=lambda field: field.listed)
 
 

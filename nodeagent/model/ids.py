@@ -47,13 +47,13 @@ def usb_id(text: str) -> str | None:
 def vfio_driver(name: str | None) -> bool:
     """Return True for a VFIO driver for PCI functions: vfio-pci or a variant such as mlx5_vfio_pci.
 
-    All drivers in drivers/vfio/pci have such names (KBUILD_MODNAME), up to Linux 6.12.
+    Up to Linux 6.12, all drivers in drivers/vfio/pci have names of this form (KBUILD_MODNAME).
     """
     return name is not None and (name == VFIO_PCI or name.endswith("_vfio_pci"))
 
 
 def vgpu_key(number: str) -> str:
-    """Return the key of an NVIDIA vGPU type with that number in a table of names."""
+    """Return the key of the NVIDIA vGPU type with this number in the table of names."""
     return f"vgpu:{number}"
 
 

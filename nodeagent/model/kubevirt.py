@@ -3,7 +3,7 @@
 
 A missing section is None and differs from an empty one, because KubeVirt checks permissions only if the
 section exists. Names are user input: printable and of limited length, but otherwise not checked; ``policy``
-decides whether the kubelet accepts one. Places are relative to ``spec.configuration``.
+decides whether the kubelet accepts one. The place of an entry is its path relative to ``spec.configuration``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class UsedCR(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return namespace and name, as far as the CR has them."""
+        """Return the namespace and name of the CR, as far as it has them."""
         return "" if self.cr is None else "/".join(filter(None, (self.cr.namespace, self.cr.name)))
 
 
@@ -59,12 +59,12 @@ class Permitted(NamedTuple):
 
     @property
     def selector(self) -> str:
-        """Return the selector; for a USB entry all selectors, for display."""
+        """Return the selector of an entry for display; for a USB entry all selectors."""
         return ", ".join(self.selectors)
 
 
 class MdevsConfiguration(NamedTuple):
-    """The section ``mediatedDevicesConfiguration``; of its two spellings, the one that KubeVirt reads.
+    """The section ``mediatedDevicesConfiguration``; of two spellings of a key, the one that KubeVirt reads.
 
     ``enabled`` is virt-handler's switch; None if it is not set.
     """
@@ -80,8 +80,8 @@ class KubeVirtCR:
 
     ``permitted`` and ``mdevs`` are None if the CR has no such section. ``gates`` are the enabled feature
     gates. ``refused`` are the invalid entries with their places; all others apply. ``unusable``: the
-    resources of invalid entries, which KubeVirt still permits, since it compares names only. ``fault``: the
-    error that makes the whole CR unusable; all other fields are then empty.
+    resources of invalid entries; KubeVirt still permits these resources, since it compares names only.
+    ``fault``: the error that makes the whole CR unusable; all other fields are then empty.
     """
 
     namespace: str = ""
@@ -101,7 +101,7 @@ class KubeVirtCR:
 
 
 class DeviceList(StrEnum):
-    """The list in which a VM requests a device, with the name that KubeVirt's messages use."""
+    """The list in which a VM requests a device (gpus, hostDevices), with the name in KubeVirt's messages."""
 
     GPUS = "GPU"
     HOST_DEVICES = "HostDevice"
@@ -138,7 +138,8 @@ class VirtualMachine:
 class ClusterConfig(NamedTuple):
     """The last answer of the cluster for this node: the KubeVirt CR, and the labels of the Node.
 
-    A field is None if it was never read, which differs from a cluster without a CR or a Node without labels.
+    A field is None if nodeagent never read it; a cluster without a CR or a Node without labels has another
+    value.
     """
 
     kubevirt: KubeVirtCR | None = None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes as the kernel shows them, and CDI specification files, which name device nodes.
 
-A DevNode contains the target of a path's links, and the hardware of the node. Only nodes that rules or CDI
-files name are included; a path without a node is missing. Other tools write CDI files (Container Device
-Interface), and container runtimes read them. nodeagent follows the rules of container runtimes: a file with
-any error is ignored, a directory of higher rank has precedence, and a name that occurs twice in one directory
-is ignored.
+A DevNode is a device node with its requested path, the target of that path's links, and its hardware. Only
+device nodes that rules or CDI files name are included, as far as they exist. Other tools write CDI files
+(Container Device Interface), and container runtimes read them. nodeagent follows the rules of container
+runtimes: a file with any error is ignored, a directory of higher rank has precedence, and a name that occurs
+twice in one directory is ignored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ANY = re.compile(r"[*?]|\[[^]]*\]")
 
 
 class DevNode(NamedTuple):
-    """One device node, by the path that was requested.
+    """One device node; ``path`` is the path in the rule or CDI file.
 
-    ``target``: the node itself, if the path is a link. ``alias``: its persistent name, such as
-    ``serial/usb-FTDI_A50285BI``, from udev's links. ``parent``: the sysfs directory of its device.
-    ``vacant``: the node exists, but no device has its number. ``others``: further PCI functions of the device
-    node, since an NVMe disk may have several controllers. ``guessed``: it is unknown which of ``function``
-    and ``others`` the device node belongs to.
+    ``target``: the path of the device node itself, if ``path`` is a link. ``alias``: the persistent name of
+    the device node from udev's links, such as ``serial/usb-FTDI_A50285BI``. ``parent``: the sysfs directory
+    of the device. ``vacant``: the device node exists, but no device has its device number. ``others``:
+    further PCI functions of the device node, since an NVMe disk may have several controllers. ``guessed``: it
+    is unknown which of ``function`` and ``others`` the device node belongs to.
     """
 
     path: str
@@ -46,7 +46,7 @@ class DevNode(NamedTuple):
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
-        """Return all PCI functions of the node."""
+        """Return all PCI functions of the device node."""
         return self.others if self.function is None else (self.function, *self.others)
 
     @property
@@ -60,7 +60,7 @@ class DevNode(NamedTuple):
 
 
 def of_groups(path: str) -> bool:
-    """Return True if the path or pattern means nodes of IOMMU groups, which only one process can open."""
+    """Return True if the path or pattern means device nodes of IOMMU groups; one process can open each."""
     return _OF_GROUPS.fullmatch(_ANY.sub("0", path)) is not None
 
 
@@ -79,9 +79,11 @@ def fits(path: str, wanted: str) -> bool:
 
 
 class CdiDevice(NamedTuple):
-    """One device of a CDI file. ``nodes`` must exist; ``edits`` is equal for equal container edits.
+    """One device of a CDI file. ``nodes`` are the device nodes that must exist; ``edits`` is equal for equal
+    container edits.
 
-    ``numbered`` nodes need not exist: the file has their device numbers, with which runtimes create them.
+    ``numbered`` device nodes need not exist: the CDI file has their device numbers, from which runtimes
+    create them.
     """
 
     name: str
@@ -99,7 +101,7 @@ class CdiFile(NamedTuple):
     """A CDI file, or a directory that cannot be read (then only ``fault`` is set).
 
     ``fault``: the error that makes the file unusable, with its place; its devices are then those before the
-    error. ``rank`` is the rank of the file's directory; ``stamp`` changes when the file is written.
+    error. ``rank`` is the precedence of the file's directory; ``stamp`` changes when the file is written.
     """
 
     path: str
@@ -132,7 +134,7 @@ def resolve_cdi_names(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
 
 
 def cdi_nodes(files: Mapping[str, CdiFile]) -> tuple[str, ...]:
-    """Return the nodes of all devices; only paths of device nodes are included."""
+    """Return the device nodes of all CDI devices, without paths that cannot be device nodes."""
     named = (path for file in files.values() for device in file.devices for path in device.paths)
     return tuple(path for path in dict.fromkeys(named) if is_node_path(path))
 
@@ -143,8 +145,8 @@ def is_node_path(path: str) -> bool:
 
 
 def _counting(before: CdiEntry | None, now: CdiEntry) -> CdiEntry:
-    """Return which of two devices with one name applies; ``now`` is from a file of the same or a higher rank,
-    or of an invalid one.
+    """Return which of two CDI devices with one name applies; ``now`` is from a file of the same or a higher
+    rank, or from an invalid file.
     """
     if before is None:
         return now

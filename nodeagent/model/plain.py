@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts records (frozen dataclasses, named tuples) to plain data for JSON, and back. Does no I/O.
 
-Keys are the field names in camel case. A field with its default value is omitted, which keeps documents
-small and lets an older reader understand newer data. Tuples and frozensets become lists, enumerations their
-values; if a field may contain one of several records, the key ``kind`` names its class. Reading is strict
-about types and lenient about unknown keys. The keys of a mapping are texts; a mapping that is ``LISTED``
-becomes a list of its records, whose first field is the key. ``UNSAVED`` fields are omitted.
+Keys are the field names in camel case. A field with its default value is omitted, which keeps documents small
+and lets an older reader understand newer data. Tuples and frozensets become lists, enumerations their values;
+if a field may contain one of several records, the key ``kind`` names its class. Reading plain data rejects
+wrong types and ignores unknown keys. The keys of a mapping become texts; a mapping that is ``LISTED`` becomes
+a list of its records, whose first field is the key. ``UNSAVED`` fields are omitted.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _SIMPLE = (str, int, bool, float, NoneType)
 class Key(NamedTuple):
     """Annotates the type of a field that is also a key of the configuration file: its help and its values.
 
-    For texts, ``word`` names the format (``config.words``), or ``choices`` lists all values; for maps, this
-    describes the keys. Numbers and durations (in seconds) have ``bounds``. If ``name`` is "", the key has
-    the name of the field. ``at_start``: the daemon reads it only at start. ``obsolete``: without effect.
+    For a text, ``word`` names the format (``config.words``), or ``choices`` lists all values; for a map, both
+    describe its keys. For a number or a duration (in seconds), ``bounds`` are the limits. If ``name`` is "",
+    the key has the name of the field. ``at_start``: the daemon reads this setting only at its start.
+    ``obsolete``: without effect.
     """
 
     help: str
@@ -57,8 +58,8 @@ UNSAVED: Final = "unsaved"
 
 
 class RecordField(NamedTuple):
-    """A field of a record, and its key. ``tagged``: the records in this field contain the name of their
-    class.
+    """A field of a record, and its key in the plain data. ``tagged``: the records in this field contain the
+    name of their class.
 
     ``listed``: as ``LISTED``. ``written``: the key of this field in the configuration file, if there is one.
     """
@@ -189,7 +190,7 @@ def _either(types: tuple[Any, ...], data: Any, path: str) -> Any:
 
 
 def fields_of(record: Any) -> tuple[RecordField, ...]:
-    """Return the fields of a record, in its order."""
+    """Return the fields of a record, in their order."""
     return _fields_of(record)
 
 

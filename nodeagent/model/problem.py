@@ -47,9 +47,9 @@ class ProblemCode(StrEnum):
 
 
 class Problem(NamedTuple):
-    """One problem, identified by ``code`` and ``subject``, whatever its current text.
+    """One problem; ``code`` and ``subject`` identify it, although its message may change.
 
-    ``subject`` is a rule, an alias, a driver, a place in a file, or "" for the node. ``hint`` is the fix,
+    ``subject`` names a rule, an alias, a driver or a place in a file; "" means the node. ``hint`` is the fix,
     or "". A problem that is not ``action_required`` is a note: it may be intended.
     """
 
@@ -61,11 +61,11 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return the identity of the problem, which is stable over time."""
+        """Return the identity of the problem, which stays the same when its message changes."""
         return self.code, self.subject
 
     def with_place(self) -> Problem:
-        """Return the problem with its subject in the message; the new message also identifies the problem."""
+        """Return the problem with its subject in the message, which is also the new subject."""
         message = f"{self.subject}: {self.message}" if self.subject else self.message
         return self._replace(subject=message, message=message)
 
@@ -77,7 +77,7 @@ class Problem(NamedTuple):
 
 
 def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:
-    """Return a problem that requires a change."""
+    """Return a problem that needs action."""
     return Problem(code, about, what, hint, True)
 
 
@@ -94,10 +94,10 @@ def virt_handler_conflict(place: str, what: str, hint: str) -> Problem:
 
 
 def note(code: ProblemCode, what: str, hint: str = "", about: str = "") -> Problem:
-    """Return a problem that may be intended."""
+    """Return a problem (note) that may be intended."""
     return Problem(code, about, what, hint, False)
 
 
 def of_settings(warnings: Iterable[str]) -> tuple[Problem, ...]:
-    """Return notes on the settings in force."""
+    """Return notes about the settings in force."""
     return tuple(note(ProblemCode.SETTINGS, warning, about=warning) for warning in warnings)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spec: the desired state from the operator, merged from all sources.
 
-The order of entries in a configuration file matters, so entries are stored in tuples. ``place`` is the place
-of an entry in a file ("config.yaml:12"), for messages only.
+The order of entries in a configuration file matters, so entries are stored in tuples. ``place`` is the file
+and line of an entry ("config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -84,9 +84,9 @@ class NodePath(NamedTuple):
     """The path of a device node of a Device; with ``*``, ``?`` or ``[…]`` in the last part of the path, all
     device nodes that match.
 
-    ``mount_path``: the path of the device node in the container; "" means the same path. ``permissions`` ""
-    means the permissions of the rule. ``limit``, with ``per_path``: how many Devices may contain the device
-    node; None means 1 for a pattern, and all Devices for a path.
+    ``mount_path``: the path of the device node in the container; "" means the same path. If ``permissions``
+    is "", the permissions of the rule apply. ``limit``, with ``per_path``: how many Devices may contain the
+    device node; None means 1 for a pattern, and all Devices for a path.
     """
 
     path: Annotated[
@@ -112,7 +112,8 @@ class NodePath(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """A resource of ``count`` shares of one device node such as /dev/kvm, or of several nodes together.
+    """A resource of ``count`` shares of one device node such as /dev/kvm, or of several device nodes
+    together.
 
     ``per_path``: each device node that matches the first of the ``paths`` is a Device with ``count`` shares.
     """
@@ -279,8 +280,8 @@ class CardTypes(NamedTuple):
     address order.
 
     ``positions`` None means every GPU. A filter is (vendor, device, subsystem vendor, subsystem device); the
-    last two may be None. Without ``filters``, GPUs with any ids match. Without ``types``, the GPU must have
-    no vGPUs.
+    last two may be None. Without ``filters``, GPUs with all ids match. An entry without ``types`` means that
+    the GPU must have no vGPUs.
     """
 
     positions: tuple[int, ...] | None = None
@@ -301,10 +302,10 @@ class MdevSpec(NamedTuple):
 
     For a card, ``definitions`` have precedence over ``cards``, and ``cards`` over the types of the Node. The
     types of the Node are those of all matching ``nodes``, or ``types`` if none of the ``nodes`` matches.
-    Instances of ``excluded`` types are neither created nor removed. Instances of a type in ``protected`` that
-    others have created are never removed, even with ``adopt``. ``defined`` are the UUIDs of all definitions
-    of mdevctl, also of unused ones, and ``reserved`` the parents on which mdevctl itself creates devices.
-    ``obstacle``: why ``manage`` is off although it is configured.
+    Instances of ``excluded`` types are neither created nor removed. Even with ``adopt``, nodeagent never
+    removes instances of a ``protected`` type that other tools have created. ``defined`` are the UUIDs of all
+    definitions of mdevctl, also of unused ones, and ``reserved`` the parents on which mdevctl itself creates
+    devices. ``obstacle``: why ``manage`` is False although the configuration enables it.
     """
 
     manage: bool = False
@@ -344,8 +345,8 @@ class GroupScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRule:
-    """The functions to bind to a VFIO driver. ``group``: whether the rest of their IOMMU groups is bound as
-    well.
+    """The functions to bind to a VFIO driver. ``group``: whether the other functions of their IOMMU groups
+    are bound as well.
 
     ``force`` are the addresses of functions that are bound although the host uses them.
     """
@@ -371,7 +372,7 @@ class PassthroughRule:
 class Discovery(NamedTuple):
     """Automatic discovery: the PCI classes, and how resources are named (``name`` or ``id`` style).
 
-    ``pci_ids`` is the configured database of names, "" for none.
+    ``pci_ids`` is the path of the configured pci.ids file, "" for none.
     """
 
     enabled: Annotated[bool, Key("advertise PCI functions on a VFIO driver that no rule matches")] = True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Status: the state of the daemon as one frozen typed value, from which every output is rendered.
 
-The plain form of a Status (``model.plain``) is the document of the status socket, which users and programs
-read. Keys may be added with a default, but must not be renamed. Each component of the daemon provides its
+The plain data of a Status (``model.plain``) is the JSON document that the status socket serves to users and
+programs. Keys may be added with a default, but must not be renamed. Each component of the daemon provides its
 part of the Status (``agent.reporting.status``); ``policy.diagnose`` finds the problems in the Status. The
 classes here are named tuples, because a dataclass takes ten times longer to define when the daemon starts.
 """
@@ -44,9 +44,7 @@ NO_DURATIONS = Durations()
 
 
 class ProcessStatus(NamedTuple):
-    """Facts of the process from the kernel; ``started`` in seconds since 1970, ``capabilities`` as a bit
-    mask.
-    """
+    """Facts of the daemon's process; ``started`` is in seconds since 1970, ``capabilities`` is a bit mask."""
 
     started: float = 0.0
     cpu_seconds: float = 0.0
@@ -67,7 +65,7 @@ class KubeletStatus(NamedTuple):
 
 
 class EventsStatus(NamedTuple):
-    """The ``source`` of the events that cause scans, counts since the start, and the ``unwatched``
+    """The ``source`` of the events that cause scans, their numbers since the start, and the ``unwatched``
     directories.
     """
 
@@ -87,8 +85,7 @@ class MdevsStatus(NamedTuple):
 
 
 class HostStatus(NamedTuple):
-    """The numbers of devices on the host; ``not_readable`` has the keys of devices whose attributes cannot be
-    read.
+    """The numbers of devices on the host; ``not_readable`` lists the devices whose attributes cannot be read.
 
     ``scanned`` is False until a first scan has succeeded.
     """
@@ -146,7 +143,7 @@ def _mdevs(host: Host, held: Container[str]) -> Counter[tuple[str, str]]:
 
 
 class DeviceStatus(NamedTuple):
-    """A Device as sent to the kubelet; an Unhealthy one has a reason and a hint."""
+    """A Device as sent to the kubelet; an Unhealthy Device has a reason and a hint."""
 
     id: DeviceId
     healthy: bool
@@ -279,7 +276,7 @@ class ChangesStatus(NamedTuple):
     """The changes of the host; ``late`` are writes from which the kernel has not returned.
 
     ``problems`` are reasons why configured changes are impossible. ``notes`` are about desired vGPU types
-    that are for cards of other Nodes.
+    that no card of this Node supports, as they may be for other Nodes.
     """
 
     cards: tuple[CardStatus, ...]
@@ -307,7 +304,7 @@ class HolderStatus(NamedTuple):
 class ConfigurationStatus(NamedTuple):
     """The settings in force: their number since the start, and the time of the change (seconds since 1970).
 
-    ``problem`` is why newer settings are not in force; ``refused`` counts the refused settings.
+    ``problem`` is why newer settings are not in force; ``refused`` counts the rejected configurations.
     """
 
     generation: int = 1
@@ -343,10 +340,10 @@ class ClusterStatus(NamedTuple):
     ``enabled``: the settings require it, and there are credentials. ``reachable``: the watches are up to
     date; ``since`` is the time when ``reachable`` last changed, in seconds since 1970. ``kubevirt`` is the CR
     in force, or ""; ``last_saved`` the time at which the CR or the labels were last written to disk.
-    ``warnings`` are lines on state that stays in force although the cluster differs; ``refused`` are the
-    parts of the CR that are not in force; ``write_errors`` are missing permissions. ``events_dropped`` counts
-    Events over the rate limit. ``stale`` are resources that the Node should no longer list; ``stale_removed``
-    are resources removed from the Node.
+    ``warnings`` are messages about state that stays in force although the cluster differs; ``refused`` are
+    the parts of the KubeVirt CR that are not in force; ``write_errors`` are missing permissions.
+    ``events_dropped`` counts Events over the rate limit. ``stale`` are resources that the Node should no
+    longer list; ``stale_removed`` are resources removed from the Node.
     """
 
     enabled: bool = False
@@ -399,7 +396,7 @@ class Status(NamedTuple):
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """Return the findings that may be intended."""
+        """Return the findings (notes) that may be intended."""
         return tuple(each for each in self.findings if not each.action_required)
 
     def with_findings(self, findings: Iterable[Problem]) -> Status:
@@ -410,7 +407,7 @@ class Status(NamedTuple):
 
     @property
     def unready(self) -> tuple[str, ...]:
-        """Return the reasons why the node is not ready; an unreachable kubelet does not count."""
+        """Return the reasons why ``/readyz`` fails; an unreachable kubelet is no such reason."""
         missing = () if self.host.scanned else ("the host was not scanned yet",)
         if not self.kubelet.present:
             return missing

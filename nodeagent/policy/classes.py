@@ -52,11 +52,11 @@ def describe_uses(function: PciFunction) -> str:
 
 
 def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
-    """Why the device ``name`` is not assigned to VMs, and the fix: one pair for each use by the host.
+    """Why the device is not assigned to VMs, and the fix: one pair of texts for each use by the host.
 
     Mounted disks, network interfaces that are up, and keyboards stay with the host: such functions are not
-    bound to VFIO, and such USB devices are not offered, unless the operator overrides that (``forced``). If a
-    use by the host cannot be read, the device counts as used.
+    bound to VFIO, and such USB devices are not offered, unless the operator overrides that (``forced``). If
+    nodeagent cannot read whether the host uses the device, the device counts as used.
     """
     counting = uses.counting(forced)
     for use in counting.found:
@@ -70,7 +70,7 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
 
 
 def _override(name: str) -> str:
-    """The advice how a rule can bind or offer the device ``name`` although the host uses it."""
+    """The advice how a rule can bind or offer the device although the host uses it."""
     return f'write force: ["{name}"] into a rule for this device'
 
 
@@ -78,13 +78,13 @@ LEAVE = "remove it from the rule"
 
 
 def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
-    """The advice to bind the function to vfio-pci. ``also``: the last part of the advice; ``mdevs``: the
-    number of mdevs on the function.
+    """The advice to bind the function to vfio-pci. ``also`` is the end of the advice, ``mdevs`` the number of
+    mdevs on the PCI function.
 
-    If the host uses the function, or vfio-pci refuses it, the advice is ``leave``, because it is never bound.
+    If the host uses the function, or vfio-pci refuses it, the advice is to leave the function on its driver.
     The host may use a network, storage, USB or unknown device, or a GPU on its host driver, in ways that are
-    not visible, so the advice for such a device has an "if". Unbinding a driver removes its mdevs and VFs, so
-    the advice is to remove the mdevs and VFs first.
+    not visible; therefore the advice for such a device begins with a condition. Unbinding a driver removes
+    its mdevs and VFs, so the advice is to remove the mdevs and VFs first.
     """
     if used := describe_uses(function):
         return f"{used}: {leave}"
@@ -106,7 +106,7 @@ def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: st
 
 
 def _describe_unread_uses(function: PciFunction) -> str:
-    """The uses that cannot be read, as the beginning of a sentence."""
+    """The possible uses by the host that cannot be read, as the beginning of a sentence."""
     unseen = () if function.uses is None else function.uses.unseen
     return f"cannot be read from here: {'; '.join(unseen)}; " if unseen else ""
 
@@ -125,11 +125,11 @@ def find_card(audio: PciFunction, host: Host) -> PciFunction | None:
 
 
 def describe_denylist(function: PciFunction) -> str:
-    """The refusal of vfio-pci to bind a function whose id it denies, as a text."""
+    """The message that vfio-pci has the ids of the function on its denylist, so it refuses to bind it."""
     return f"vfio-pci has {function.vendor}:{function.device} on its denylist (disable_denylist is N)"
 
 
 def describe_children(function: PciFunction, mdevs: int) -> str:
-    """The mdevs and VFs on a function, counted; "" if there are none."""
+    """The numbers of mdevs and VFs of a PCI function, as a text; "" if there are none."""
     counts = ((mdevs, "mdev"), (len(function.vfs), "VF"))
     return " and ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)

@@ -2,8 +2,8 @@
 """Finds contradictions between rules, aliases and desired mdevs. Pure.
 
 Each resource name must have one kind, one set of options and one environment variable; a list of devices must
-fit into one message to the kubelet. A value that is invalid by itself is found when the configuration file is
-read.
+fit into one message to the kubelet. Values that are invalid by themselves are reported earlier, when the
+configuration file is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
 
 
 def last_name(name: str, targets: Mapping[str, str]) -> str:
-    """The last name of a chain of aliases; for a cycle, the last name before a name repeats."""
+    """The name at the end of a chain of aliases; in a cycle, the last name before a name repeats."""
     seen = {name}
     while name in targets and targets[name] not in seen:
         name = targets[name]
@@ -80,7 +80,7 @@ def _options(rule: DeviceRule) -> tuple[object, ...]:
 
 
 def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
-    """Rules for device nodes that have one resource name and whose devices would have the same ids."""
+    """Rules for device nodes with one resource name and devices with equal ids."""
     first: dict[tuple[str, bool, str], NodeRule] = {}
     for rule in rules:
         if isinstance(rule, NodeRule):
@@ -134,14 +134,14 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
 
 
 def _plain(rule: Rule) -> bool:
-    """True if the devices of the rule are offered like discovered ones."""
+    """True if the rule has no options, so that discovered devices may have the same resource name."""
     return any(_difference(rule, plain(rule.name)) is None for plain in (PciRule, MdevRule))
 
 
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
-    """Names whose devices would share one environment variable; the kubelet uses the first.
+    """Resource names whose devices would share one environment variable; the kubelet uses the first one.
 
-    A resource name that an alias introduces may be for any kind of device, unless a rule has the name.
+    A resource name from an alias may be that of any kind of device, unless a rule has the same name.
     """
     kinds = {rule.name: (rule.kind,) for rule in rules if not isinstance(rule, DirectRule)}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
@@ -168,7 +168,7 @@ def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) ->
 
 
 def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
-    """Types that are both desired and excluded, in the same spelling."""
+    """The vGPU types that the configuration both desires and excludes."""
     excluded = {naming.normalize_type(name) for name in mdevs.exclude}
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
     names = dict.fromkeys(wanted_type.name for wanted_type in wanted)

@@ -35,7 +35,7 @@ API_SERVER = (ProblemCode.CLUSTER, "")
 
 
 def problems(status: Status) -> Iterator[Problem]:
-    """The problems and notes of the parts of a Status, with those that its components have found."""
+    """The problems and notes that follow from the Status, and those that the components have reported."""
     yield from _of_daemon(status)
     yield from status.findings
     yield from _of_cluster(status)
@@ -99,7 +99,7 @@ def _of_kubelet(status: Status) -> Iterator[Problem]:
 
 
 def describe_other_plugin(resource: ResourceStatus) -> str:
-    """The devices of another plugin that the kubelet has under this name, as a text; "" if it has none."""
+    """The devices that another plugin advertises under this resource name, as a text; "" for none."""
     if not resource.other_plugin_devices:
         return ""
     others = naming.shorten(resource.other_plugin_devices)
@@ -107,7 +107,7 @@ def describe_other_plugin(resource: ResourceStatus) -> str:
 
 
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
-    """The problem of an unregistered resource, and of Unhealthy devices that need action."""
+    """The problems of a resource: not registered with the kubelet, or Unhealthy devices that need action."""
     if resource.error:
         yield _problem(
             ProblemCode.NOT_REGISTERED,
@@ -131,17 +131,17 @@ def _problem(code: str, subject: str, text: str, hint: str | None = None) -> Pro
 
 
 def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
-    """The subject of the problem of an Unhealthy device."""
+    """The subject of the problem that reports an Unhealthy device: resource name and device id."""
     return f"{resource.name}/{device.id}"
 
 
 def not_in_force(error: str) -> str:
-    """The text about a refused configuration."""
+    """The message that the newest configuration is invalid, so that an older one stays active."""
     return f"the new configuration is not active: {error}"
 
 
 def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterator[Problem]:
-    """The problem of directories without an inotify watch."""
+    """The problem that changes in some directories are seen late, because they have no inotify watch."""
     if not directories:
         return
     if not has_instance:
@@ -157,7 +157,7 @@ def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterato
 
 
 def combine_devices(status: Status) -> tuple[Problem, ...]:
-    """The problems of a Status; devices of one resource with the same reason as one, not as 1,000 lines."""
+    """The problems of a Status; devices of one resource with the same Reason are one problem together."""
     listed = {problem.subject for problem in status.found}
     combined: dict[str, str] = {}
     for resource in status.resources:
@@ -174,12 +174,12 @@ def combine_devices(status: Status) -> tuple[Problem, ...]:
 
 
 def list_ids(devices: Iterable[DeviceStatus]) -> str:
-    """The ids of the first few devices, and the number of the others."""
+    """A list of devices as a text: the first few ids, and the number of the others."""
     return naming.shorten([device.id for device in devices], _SHOWN)
 
 
 def group_by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
-    """Unhealthy devices of one resource, those with the same text and hint together."""
+    """The Unhealthy devices of one resource; devices with the same message and hint are one group."""
     groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
     for device in devices:
         groups.setdefault((device.message, device.hint), []).append(device)

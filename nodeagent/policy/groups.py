@@ -2,7 +2,8 @@
 """IOMMU groups: whether VFIO can use a group, and whether its functions are removed, open or in use. Pure.
 
 The kernel refuses a group when one member is bound to a driver that lacks ``driver_managed_dma``
-(drivers/iommu/iommu.c). In Linux 6.12 these drivers have it: all VFIO drivers, ``pcieport``, ``pci-stub``.
+(drivers/iommu/iommu.c). In Linux 6.12 these drivers have ``driver_managed_dma``: all VFIO drivers,
+``pcieport``, ``pci-stub``.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def is_vfio_bound(function: PciFunction) -> bool:
-    """True if the function is on a VFIO driver; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
+    """True if the function is bound to a VFIO driver. An unbind that waits on Linux 6.1 leaves ``vfio-dev``.
 
-    False on NVIDIA's own driver: it assigns only vGPUs through VFIO, never the function itself.
+    False for a function on NVIDIA's own driver, which assigns vGPUs through VFIO, but never the function
+    itself.
     """
     return function.vfio and function.driver not in (None, VENDOR_DRIVER)
 
 
 def is_vgpu_capable(function: PciFunction) -> bool:
-    """True if NVIDIA's driver can create a vGPU on it (its vendor-specific VFIO framework).
+    """True if NVIDIA's driver can create a vGPU on this VF (vendor-specific VFIO framework).
 
-    KubeVirt makes the same check: no other driver creates vGPUs, and a PF is not one itself.
+    KubeVirt makes the same check: only this driver creates such vGPUs, and only on VFs.
     """
     return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
 
@@ -47,12 +49,12 @@ def is_unfinished(function: PciFunction) -> bool:
 
 
 def find_vgpu_type(function: PciFunction) -> str | None:
-    """The vGPU type of the VF, with which it can be assigned to a VM on the vendor driver."""
+    """The vGPU type of a VF; with a vGPU type, the VF can be assigned to a VM on the vendor driver."""
     return function.vgpu_type if is_vgpu_capable(function) else None
 
 
 def is_assignable(function: PciFunction) -> bool:
-    """True if the function can be assigned to a VM with its present driver."""
+    """True if the PCI function can be assigned to a VM with its present driver."""
     return is_vfio_bound(function) or find_vgpu_type(function) is not None
 
 
@@ -83,7 +85,7 @@ def is_split(function: PciFunction, host: Host) -> bool:
 
 
 def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
-    """The members whose driver makes the kernel refuse the whole group; () if it is viable.
+    """The group's functions whose drivers make the kernel refuse the group to VFIO; () if there are none.
 
     NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that creates vGPUs: then
     no function on it blocks the group, not even the PF of the vGPUs (nv_pci_driver in its kernel module).
@@ -101,7 +103,7 @@ def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
 
 
 def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Missing | None:
-    """Why VFIO can assign no function of this group, or without a group; None if an IOMMU isolates it."""
+    """Why VFIO can assign no function of this group, or of none; None if an IOMMU isolates the group."""
     if group is not None and group.no_iommu:
         enable = "enable the IOMMU" if no_iommu is None else no_iommu.hint
         return Missing(
@@ -120,11 +122,11 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
 
 
 def is_kept_by_firmware(group: Group | None, host: Host) -> bool:
-    """True if the kernel refuses the group to VFIO, because memory of a member has to stay mapped 1:1.
+    """True if the kernel refuses the group to VFIO, because the firmware needs memory mapped 1:1 for it.
 
-    Intel's IOMMU driver refuses such groups since Linux 3.17. Since Linux 6.6 the kernel refuses such groups
-    with all IOMMUs, because a VFIO user starts without any mapping (commit a48ce36e2786, ``require_direct``
-    in drivers/iommu/iommu.c).
+    Since Linux 3.17 Intel's IOMMU driver refuses groups for which firmware needs memory mapped 1:1. Since
+    Linux 6.6 the kernel does so with all IOMMUs, because a VFIO user starts without any mapping (commit
+    a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
     """
     if group is None or not group.direct:
         return False
@@ -133,12 +135,12 @@ def is_kept_by_firmware(group: Group | None, host: Host) -> bool:
 
 
 def is_going_away(function: PciFunction, group: Group | None) -> bool:
-    """True if an unbind, remove or unplug waits until the user of the function closes it.
+    """True if an unbind, removal or unplug of the function waits until a process closes the function.
 
-    The driver link is removed first; the group's node and the open count remain until the close (seen on
-    Linux 6.1, 6.12 and 7.2). An open count that a host driver left is ignored. The open count of a bridge is
-    ignored, too, because the kernel enables a bridge for the devices behind it (``pci_enable_bridge`` in
-    drivers/pci/pci.c).
+    The kernel removes the link to the driver first; the device node of the group and the open count remain
+    until the process closes the function (seen on Linux 6.1, 6.12 and 7.2). An open count that a host driver
+    left is ignored. The open count of a bridge is ignored, too, because the kernel enables a bridge for the
+    devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
     if is_open_without_driver(function):
         return True
@@ -147,15 +149,13 @@ def is_going_away(function: PciFunction, group: Group | None) -> bool:
 
 
 def is_open_without_driver(function: PciFunction) -> bool:
-    """True if the function has no driver and a process certainly has it open: its open count was lower under
-    VFIO.
-    """
+    """True if the function has no driver, but a process has it open: its open count was lower under VFIO."""
     lowest = function.lowest
     return function.driver is None and lowest is not None and (function.enable or 0) > lowest
 
 
 def whole_group_id(number: GroupNumber) -> str:
-    """The device id of a whole group: KubeVirt's own plugins list group numbers.
+    """The device id of a whole IOMMU group: virt-handler's device plugins list group numbers.
 
     See constructDPIdevices in its pkg/virt-handler/device-manager/pci_device.go.
     """
@@ -163,7 +163,7 @@ def whole_group_id(number: GroupNumber) -> str:
 
 
 def may_be_former_group(device_id: str, number: GroupNumber, host: Host) -> bool:
-    """False if the present group of this number cannot be that of an unplugged device: numbers are reused.
+    """False if the group with this number is not the group of an unplugged device: numbers are reused.
 
     Each mdev has a separate IOMMU group. A function shares a group with others of its bus, or through a
     bridge, which is in the group as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
@@ -179,7 +179,7 @@ def may_be_former_group(device_id: str, number: GroupNumber, host: Host) -> bool
 
 
 def find_holder(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:
-    """The pod that has a device, by its id or by the number of its group."""
+    """The pod to which the kubelet has allocated a device, by the device's id or by its group number."""
     return allocations.holder(device_id) or (
         None if number is None else allocations.holder(whole_group_id(number))
     )
@@ -194,12 +194,12 @@ class OpenState(Enum):
 
 
 def find_open_state(function: PciFunction) -> OpenState:
-    """The state by the kernel's open count (``enable``), also while an unbind waits for the close.
+    """The result follows from the kernel's open count (``enable``), even while an unbind waits.
 
-    A count above the lowest one under the present driver means open, even if /proc shows no open file: a
-    process that exits has no descriptor table any more while the kernel still closes its files
-    (``exit_files`` in fs/file.c). A count that a former driver may have left proves nothing: then /proc
-    decides, if all of it could be read.
+    A count above the lowest one under the present driver means that the function is open, even if /proc shows
+    no open file: a process that exits has no descriptor table any more while the kernel still closes its
+    files (``exit_files`` in fs/file.c). A count that a former driver may have left proves nothing: then the
+    open files in /proc count, if all processes could be read.
     """
     if not is_vfio_bound(function):
         return OpenState.OPEN if is_open_without_driver(function) else OpenState.CLOSED
@@ -214,10 +214,9 @@ def find_open_state(function: PciFunction) -> OpenState:
 
 
 def has_leftover_count(function: PciFunction) -> bool:
-    """True if the open count of the function is not zero, but as low as ever seen under the present VFIO
-    driver.
+    """True if the open count of the function is above zero, but never was lower under its VFIO driver.
 
-    A former driver may have left it: i915 and radeon never call pci_disable_device.
+    A former driver may have left this count: i915 and radeon never call pci_disable_device.
     """
     return is_vfio_bound(function) and bool(function.idle) and function.enable == function.idle
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the Spec of mdevs and vGPUs from the configuration, files of other tools and the KubeVirt CR. Pure.
 
-Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default of the
-settings; errors in the others are ignored. The CR counts if the configuration has no desired mdevs of its
-own. virt-handler removes each mdev that its own configuration does not list, even if another tool created it
-(its mediated_devices_types.go): where it would, nodeagent neither creates nor removes mdevs.
+One configuration of a vgpu-device-manager file is used: the one that the node's label names, or else the one
+that the settings name. Errors in other configurations are ignored. The CR counts if the configuration has no
+desired mdevs of its own. virt-handler removes each mdev that its own configuration does not list, even if
+another tool created it (its mediated_devices_types.go): if virt-handler would remove desired mdevs, nodeagent
+neither creates nor removes mdevs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: 
 
 
 def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
-    """Desired mdevs of the CR that are ignored, because the configuration has its own."""
+    """A warning if the KubeVirt CR's list of mdevs is ignored because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _is_configured(configuration)
     if both and cr is not None and cr.mdevs is not None:
         text = "the configuration has its own list of mdevs, so the list of the KubeVirt CR is ignored"
@@ -93,12 +94,12 @@ def warn_of_unchosen(configuration: Configuration, labels: Labels) -> Iterator[s
 
 
 def _chosen_name(configuration: Configuration, labels: Labels) -> str:
-    """The name in the node's label, else the one in the settings, else ""."""
+    """The name of the configuration in the node's label, or else in the settings; "" if neither has one."""
     return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
 def _build_unguarded(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
-    """The desired mdevs, whether there is an obstacle or not."""
+    """The desired mdevs, even if an obstacle prevents their creation."""
     written, definitions = configuration.mdevs, configuration.imported.mdevctl
     vgpu, _ = choose_vgpu(configuration, labels)
     own = MdevSpec(
@@ -120,7 +121,7 @@ def _build_unguarded(configuration: Configuration, cr: KubeVirtCR | None, labels
 
 
 def _is_from_cr(configuration: Configuration) -> bool:
-    """True if the CR defines the desired mdevs."""
+    """True if the KubeVirt CR defines the desired mdevs."""
     return configuration.kubevirt.manage_mdevs and not _is_configured(configuration)
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges the configuration, the KubeVirt CR and the labels of the node into one Spec. Pure.
 
-Rules of the configuration come first, then those that the CR permits, discovery last. A CR counts unless
-``kubevirt.enabled`` is false. Labels of the Node replace those of the settings; there the label of the host
-name is set from the name of the node, unless the settings have that label. A configuration with ``findings``
-is rejected as a whole. ``objections`` are about the cluster: each disables only the part that it names. Both
-are Problems: place, cause, and fix.
+Rules of the configuration have precedence over entries of the KubeVirt CR, and those over discovery. The
+KubeVirt CR is used unless ``kubevirt.enabled`` is false. Labels of the Node replace the labels in the
+settings. If the Node is unknown, the label of the host name is set from the name of the node, unless the
+settings have that label. A configuration with ``findings`` is rejected as a whole. ``objections`` are
+problems of the KubeVirt CR: each disables only the part that it names. Both are Problems: place, cause, and
+fix.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def merge(
 ) -> Spec:
     """The Spec of a configuration without findings; chains of aliases end at their last name.
 
-    ``cr`` None or invalid: none is known. ``labels`` None: the labels of the Node are not known.
+    An invalid ``cr`` is ignored, as if it were None. ``labels`` is None if the labels of the Node are not
+    known.
     """
     home, cr = configuration.home, _usable(configuration, cr)
     entries = _entries(configuration, cr)
@@ -69,7 +71,7 @@ def findings(configuration: Configuration) -> tuple[Problem, ...]:
 
 
 def warnings(configuration: Configuration) -> tuple[str, ...]:
-    """Parts of a configuration that are suspicious, but no error: whole lines to show."""
+    """Warnings, as whole lines, about parts of the configuration that are valid, but suspicious."""
     unchosen = mdev_spec.warn_of_unchosen(configuration, _labels(configuration, None))
     return (*unchosen, *_warn_of_rules(configuration), *_warn_of_sources(configuration))
 
@@ -77,9 +79,9 @@ def warnings(configuration: Configuration) -> tuple[str, ...]:
 def objections(
     configuration: Configuration, cr: KubeVirtCR | None, labels: Mapping[str, str] | None = None
 ) -> tuple[Problem, ...]:
-    """The parts of the CR that are ignored on this node, or that virt-handler also serves, in their order.
+    """The Problems of CR entries that are ignored on this node, or that virt-handler also serves.
 
-    A place that starts with the name of a section of the CR is in the CR; any other place is the key of a
+    The place of a Problem is in the CR if it starts with the name of a section of the CR; else it is a
     setting.
     """
     cr = _usable(configuration, cr)
@@ -93,9 +95,9 @@ def objections(
 
 
 def _labels(configuration: Configuration, of_node: Mapping[str, str] | None) -> dict[str, str]:
-    """The labels of the Node; those of the settings if these are not known (None).
+    """The labels of the Node; if they are not known (None), the labels in the settings.
 
-    The settings include the host name label, as the kubelet sets it, unless they define it themselves.
+    The label kubernetes.io/hostname is added, as the kubelet does, unless the settings have it.
     """
     if of_node is not None:
         return dict(of_node)
@@ -104,13 +106,13 @@ def _labels(configuration: Configuration, of_node: Mapping[str, str] | None) -> 
 
 
 def _usable(configuration: Configuration, cr: KubeVirtCR | None) -> KubeVirtCR | None:
-    """The CR, unless the settings disable it or it is invalid."""
+    """The KubeVirt CR; None if the settings disable it or it is invalid."""
     ignored = configuration.kubevirt.enabled == "false"
     return None if ignored or cr is None or cr.fault is not None else cr
 
 
 def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | None:
-    """The entries of the CR, split into those of nodeagent and of virt-handler; None without a CR."""
+    """The CR entries that nodeagent serves, and those that virt-handler serves; None without a CR."""
     if cr is None:
         return None
     from nodeagent.policy import permitted  # here: most nodes read no CR at their start
@@ -119,7 +121,7 @@ def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | N
 
 
 def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
-    """Names that virt-handler registers on each of its nodes, and rules without selectors or options."""
+    """Warn of names that virt-handler always registers, and of rules without selectors and options."""
     named = [(rule.name, rule.place) for rule in configuration.rules]
     named += [(alias.target, alias.place) for alias in configuration.aliases]
     for name, place in named:
@@ -134,7 +136,7 @@ def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
 
 
 def _warn_of_sources(configuration: Configuration) -> Iterator[str]:
-    """Sources of desired mdevs that have no effect."""
+    """The warnings about settings for mdevs that have no effect."""
     mdevs, kubevirt = configuration.mdevs, configuration.kubevirt
     sources = {"mdevs.mdevctl": mdevs.mdevctl, "mdevs.vgpuConfigFile": mdevs.vgpu_config_file}
     for key in (key for key, value in sources.items() if value and not mdevs.manage):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of resources and of the environment variables with their devices, and suggestions for wrong names.
 
-Implements the kubelet's rules for extended resource names (``IsExtendedResourceName`` and
-``IsQualifiedName`` in Kubernetes 1.36), the variables that KubeVirt's virt-launcher reads, and the
-naming rule of NVIDIA's kubevirt-gpu-device-plugin that many clusters rely on. A configured name is checked,
-never changed; a generated name is repaired until the kubelet accepts it. Texts of pci.ids are arguments.
+Implements the kubelet's rules for extended resource names (``IsExtendedResourceName`` and ``IsQualifiedName``
+in Kubernetes 1.36), the variables that KubeVirt's virt-launcher reads, and the naming rule of NVIDIA's
+kubevirt-gpu-device-plugin that many clusters rely on. A configured name is checked, never changed; a
+generated name is repaired until the kubelet accepts it. This module reads no file: callers pass the names
+from pci.ids as arguments.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ENV_PREFIX = {Kind.MDEV: "MDEV_PCI_RESOURCE"}  # of all other kinds it is <KIND
 
 
 def find_fault(name: str) -> Problem | None:
-    """Why the kubelet would refuse ``name`` as an extended resource, or None."""
+    """Why the kubelet would refuse the name of an extended resource; None if it accepts the name."""
     if name.count("/") != 1:
         return _misnamed("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
     if "kubernetes.io/" in name:
@@ -49,7 +50,7 @@ def find_fault(name: str) -> Problem | None:
 
 
 def describe_fault(name: str) -> str | None:
-    """Why the kubelet would refuse ``name``, and the fix, in one line; None if it would not."""
+    """Why the kubelet would refuse a resource name, and the fix, in one line; None if it accepts it."""
     refused = find_fault(name)
     return None if refused is None else f"{refused.message}; {refused.hint}"
 
@@ -85,22 +86,22 @@ def _misnamed(text: str, hint: str) -> Problem:
 
 
 def usb_selector(vendor: str, product: str) -> str:
-    """The key of USB devices in the KubeVirt CR; the prefix keeps it apart from the ids of PCI functions."""
+    """The key of a USB model (vendor and product); the prefix distinguishes it from ids of PCI functions."""
     return f"usb:{vendor}:{product}"
 
 
 def env_key(kind: Kind, name: str) -> str:
-    """The environment variable with the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
+    """The name of the environment variable with the devices of the resource (KubeVirt ``pkg/util/util.go``).
 
-    Upper case, '/' and '.' are replaced by '_', '-' is kept. KubeVirt reads no variable for device nodes; the
-    variables of device nodes have a different prefix.
+    The resource name is written in upper case, with '_' for '/' and '.'; '-' is kept. KubeVirt reads no
+    variables of device nodes, which therefore have a different prefix.
     """
     prefix = _ENV_PREFIX.get(kind, f"{kind.upper()}_RESOURCE")
     return f"{prefix}_{name.upper().replace('/', '_').replace('.', '_')}"
 
 
 def nvidia_name(text: str) -> str:
-    """The name that NVIDIA's plugin derives from a device's text in pci.ids; may be invalid or empty."""
+    """The resource name that NVIDIA's plugin derives from a name in pci.ids; it may be invalid or empty."""
     upper = "".join(_go_upper(char) for char in text.strip())
     joined = _GO_SPACE.sub("_", upper.replace("/", "_").replace(".", "_"))
     return _FOREIGN.sub("", joined)
@@ -112,10 +113,10 @@ def _go_upper(char: str) -> str:
 
 
 def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
-    """The domain of a vendor: ``amd.com`` for ``Advanced Micro Devices, Inc. [AMD/ATI]``.
+    """The domain for resources of a vendor: ``amd.com`` for ``Advanced Micro Devices, Inc. [AMD/ATI]``.
 
-    The text in the first brackets up to '/', else the first word; ``pci-<vvvv>.nodeagent`` for a vendor that
-    is not in pci.ids.
+    The domain is made from the text in the first brackets up to '/', or else from the first word; for a
+    vendor that is not in pci.ids it is ``pci-<vvvv>.nodeagent``.
     """
     inside, closed, _ = (vendor_text or "").partition("[")[2].partition("]")
     words = (vendor_text or "").split()
@@ -134,11 +135,11 @@ def discovered_name(
     device_text: str | None = None,
     kind: Kind = Kind.PCI,
 ) -> str:
-    """The resource name of a discovered device; never one that the kubelet refuses.
+    """The resource name of a discovered device; the kubelet accepts each of these names.
 
-    ``style`` is ``name`` or ``id``; ``prefix`` is a valid domain or "" (then the vendor's). Texts
-    are those of pci.ids. For an mdev the text is the content of the type's ``name`` file, and
-    ``device_id`` the type's id: case and hyphens are kept, as in NVIDIA's rule for vGPUs.
+    ``style`` is ``name`` or ``id``; ``prefix`` is a valid domain, or "" for the domain of the vendor.
+    ``text`` is the device's name in pci.ids. For an mdev, ``text`` is the name of its type and ``device_id``
+    the id of its type: case and hyphens are kept, as NVIDIA's plugin does for vGPUs.
     """
     domain = prefix or vendor_domain(vendor_text, vendor_id)
     if kind is Kind.MDEV:
@@ -154,12 +155,12 @@ def _mdev_name(text: str) -> str:
 
 
 def _id(text: str) -> str:
-    """A hexadecimal id as part of a name; other characters, as of a broken device, are removed."""
+    """A hexadecimal id as part of a resource name; other characters (from a broken device) are removed."""
     return re.sub(r"[^a-z0-9]", "", text.lower())[:8] or "unknown"
 
 
 def _repaired(name: str, otherwise: str) -> str:
-    """``name`` trimmed and cut until it is valid, or ``otherwise``, or ``unknown``."""
+    """The name, shortened until the kubelet accepts it; else ``otherwise``, or "unknown"."""
     trimmed = name.strip(_ENDS) or otherwise.strip(_ENDS) or "unknown"
     if len(trimmed) <= NAME_LIMIT:
         return trimmed
@@ -169,7 +170,7 @@ def _repaired(name: str, otherwise: str) -> str:
 
 
 def normalize_type(name: str) -> str:
-    """A type's id or name in the form in which it is compared: stripped, with underscores for blanks.
+    """The id or name of an mdev type for comparisons: without blanks at the ends, and with '_' for others.
 
     KubeVirt does the same (getMdevTypeName in its device manager), but keeps an underscore at the end.
     """
@@ -178,7 +179,7 @@ def normalize_type(name: str) -> str:
 
 @functools.lru_cache(maxsize=1024)  # many devices have the same type
 def type_names(type_id: str | None, name: str | None) -> frozenset[str]:
-    """The names by which a type is configured: its id, and its name if known; empty for an unknown type."""
+    """The texts that select an mdev type in the configuration: its id, and its name if the name is known."""
     numbered = vgpu_type_id(type_id) if type_id is not None and type_id.isdecimal() else None
     return frozenset(normalize_type(each) for each in (type_id, numbered, name) if each is not None)
 
@@ -189,7 +190,7 @@ def vgpu_type_id(number: str) -> str:
 
 
 def find_similar(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known words most like ``word``, at most three, the nearest first, and only similarly near ones."""
+    """The known words that are most similar to ``word``: at most three, the most similar one first."""
     import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
 
     by_lower, wanted = {each.lower(): each for each in known}, word.lower()
@@ -201,7 +202,7 @@ def find_similar(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def suggest(word: str, known: Iterable[str], before: str = "known here:") -> str:
-    """A hint with the nearest valid words; if none is near, ``before`` and some of the valid words."""
+    """A hint with the most similar valid words; if none is similar, ``before`` and some valid words."""
     words = list(known)
     close = find_similar(word, words)
     if not close:
@@ -211,6 +212,6 @@ def suggest(word: str, known: Iterable[str], before: str = "known here:") -> str
 
 
 def shorten(words: Sequence[str], most: int = SHOWN) -> str:
-    """The first words, and the number of the others."""
+    """A list of words as a text: the first ones, and the number of the others."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return f"{', '.join(words[:most])}{more}"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits the permitted devices of the KubeVirt CR into rules of this node and entries of virt-handler. Pure.
 
-An entry is served if the CR leaves it to an external provider (``kubevirt.serve``). An entry that gives a
-name a second meaning, or a device a second provider, is refused alone; the other entries count. A rule of the
-configuration takes precedence: a CR entry with its name only permits it. If that rule has no selectors, the
-CR entry selects the devices, and the rule sets their options, such as ``via``.
+nodeagent advertises the devices of an entry if the entry has ``externalResourceProvider: true`` (see
+``kubevirt.serve``). An entry that contradicts an earlier one (same name for other devices, same device for
+another provider) is ignored; the other entries count. A rule of the configuration takes precedence over a CR
+entry with the same name. If that rule has no selectors, the CR entry selects the devices, and the rule sets
+their options, such as ``via``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NO_OPTIONS: Mapping[tuple[Kind, str], DeviceRule] = MappingProxyType({})
 
 
 class Entries(NamedTuple):
-    """The entries of nodeagent and of virt-handler, and findings. ``served``: the ``rules`` by selector."""
+    """The CR entries of nodeagent and virt-handler, and problems. ``served``: the ``rules`` by selector."""
 
     rules: tuple[DeviceRule, ...] = ()
     served: BySelector = NO_RULES
@@ -54,7 +55,7 @@ class Entries(NamedTuple):
 
 
 def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
-    """The rules by which this node serves the CR, in its order, and the entries left to virt-handler."""
+    """The rules for the CR entries that nodeagent serves, in their order, and the entries of virt-handler."""
     if cr.permitted is None:
         return Entries()
     serve, listed = configuration.kubevirt.serve, cr.permitted
@@ -89,7 +90,7 @@ def _misnamed(entry: Permitted) -> Problem | None:
 def _sort(
     meant: Sequence[Permitted], foreign: Sequence[Permitted], configuration: Configuration
 ) -> tuple[list[Permitted], list[Problem]]:
-    """The entries for which rules are created, and the Problems of others; configured names need no rule."""
+    """The entries that become rules, and the Problems of others; configured names need no rule."""
     own = {rule.name for rule in configuration.rules} - {name for _, name in _find_options(configuration)}
     claims = _Claims(configuration, foreign)
     served: list[Permitted] = []
@@ -104,7 +105,7 @@ def _sort(
 
 
 class _Claims:
-    """The owners of names, selectors and environment variables: the first entry that claims one owns it."""
+    """Names, selectors and environment variables, each with the first entry that uses it."""
 
     def __init__(self, configuration: Configuration, foreign: Sequence[Permitted]) -> None:
         self._foreign = {each for entry in foreign for each in (entry.resource, *_selectors(entry))}
@@ -119,7 +120,7 @@ class _Claims:
             self._variables.setdefault(naming.env_key(kind, name), name)
 
     def claim(self, entry: Permitted) -> Problem | None:
-        """Claim the parts of an entry; a Problem if one of them has another owner."""
+        """Record the parts of an entry; a Problem if an earlier entry uses one of them differently."""
         name, kind, selectors, place = entry.resource, entry.kind, _selectors(entry), entry.place
         if not self._foreign.isdisjoint((name, *selectors)):
             part = name if name in self._foreign else entry.selector
@@ -141,7 +142,7 @@ class _Claims:
 
 
 def _selectors(entry: Permitted) -> tuple[str, ...]:
-    """The selectors in the form in which they are compared; a USB entry has several."""
+    """The selectors of an entry in the form in which they are compared; a USB entry has several."""
     if entry.kind is Kind.USB:
         return tuple(naming.usb_selector(*each.split(":")) for each in entry.selectors)
     return (naming.normalize_type(entry.selector) if entry.kind is Kind.MDEV else entry.selector,)
@@ -168,7 +169,7 @@ def _rules(
 
 
 def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRule]) -> BySelector:
-    """The rules by their selectors, in the form in which these are compared with devices."""
+    """The rules by selector; selectors are in the form in which they are compared with devices."""
     found: dict[str, DeviceRule] = {}
     for entry in listed:
         for selector in _selectors(entry):
@@ -177,7 +178,7 @@ def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRul
 
 
 def _rule(same: Sequence[Permitted], options: DeviceRule | None) -> DeviceRule:
-    """The rule of entries of one kind and name, with the options of a configured rule."""
+    """The rule for all CR entries of one kind with one resource name, and the options of a rule."""
     name, place = same[0].resource, f"{SOURCE}: {same[0].place.rpartition('.')[2]}"
     selectors = [selector for each in same for selector in each.selectors]
     if same[0].kind is Kind.MDEV:
@@ -194,7 +195,7 @@ def _rule(same: Sequence[Permitted], options: DeviceRule | None) -> DeviceRule:
 
 
 def _find_conflicts(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Problem]:
-    """Entries of virt-handler for which the configuration has a rule, so that there are two plugins.
+    """The Problems of entries that virt-handler serves although a rule of the configuration has their name.
 
     The rule takes precedence, because it was written for this node.
     """

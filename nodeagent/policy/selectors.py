@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matches selectors with devices, and finds the key that does not match. Pure.
 
-AND between the keys of a selector, OR inside a key; an empty key matches all. Values are compared in lower
-case, except the names of types (``naming.normalize_type``).
+Keys of a selector are combined with AND, values of a key with OR; a key without values matches all devices.
+Values are compared in lower case, except the names of types (``naming.normalize_type``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_matched_by_rule(rule: Rule, host_device: HostDevice, names: Names = NO_NA
 
 
 def explain_mismatch(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """Why none of the rule's selectors matches the device, one text for all; None if one does."""
+    """Why no selector of the rule matches the device, as one text; None if a selector matches."""
     if is_matched_by_rule(rule, host_device, names):
         return None
     selectors = () if isinstance(rule, DirectRule) else rule.selectors
@@ -58,8 +58,7 @@ def explain_mismatch(rule: Rule, host_device: HostDevice, names: Names = NO_NAME
 
 
 def explain_unmatched_key(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """Why no selector of the rule matches, without the values of the device: devices with the same cause get
-    the same text.
+    """Why no selector of the rule matches the device; the text is the same for all devices with this cause.
 
     None if a selector matches.
     """
@@ -95,10 +94,10 @@ def find_mismatch(selector: Selector, host_device: HostDevice, names: Names = NO
 def find_nearest(
     selector: Selector, devices: Sequence[HostDevice], names: Names, alike: float
 ) -> tuple[HostDevice, str] | None:
-    """The device nearest to matching, and the key that does not match, as a text.
+    """The device that almost matches the selector, and the key that does not match, as a text.
 
-    The nearest device matches the most keys, and then is most alike in the first key that does not match.
-    None if no key matches and the likeness is below ``alike``, between 0 and 1.
+    This device matches more keys than the others, and is most similar in the first key that does not match.
+    None if no key matches and the similarity is below ``alike`` (0 to 1).
     """
     import difflib  # here: for mistakes only
 
@@ -124,7 +123,7 @@ def find_nearest(
 
 
 def _count_until_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
-    """The number of keys that match before the first that does not, and that one."""
+    """The number of keys that match before the first that does not match, and that key."""
     rank = 0
     for check in checks:
         if check[1]:
@@ -164,7 +163,7 @@ def _usb_checks(selector: UsbSelector, device: UsbDevice, _: Names) -> Iterator[
 
 
 def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> Iterator[_Check]:
-    """The checks, lazily: most selectors that do not match fail at their first key."""
+    """Yield the checks one by one: most selectors that do not match fail at their first key."""
     yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
     yield "devices", selector.devices, function.device, function.device in selector.devices
     yield "subsystems", selector.subsystems, _subsystem(function), _is_in_subsystem(selector, function)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes texts from values: metrics, the status page, the log catalog. Reads nothing and decides nothing."""
+"""Makes texts from values: metrics, the status page, the log catalog. The package reads no state."""

@@ -2,8 +2,8 @@
 """Makes journald's message catalog, which explains the events of the log.
 
 ``python -m nodeagent.render.logs catalog FILE`` writes the catalog (systemd: "Journal Message Catalogs");
-``journalctl -x`` shows its text below each log line. It is made from ``base.log`` and from ``logs.toml``
-beside this file, as ``docs/logs.md`` is. The daemon loads neither.
+``journalctl -x`` shows its text below each log line. The catalog and ``docs/logs.md`` are made from
+``base.log`` and from ``logs.toml`` beside this file. The daemon loads neither.
 """
 
 from __future__ import annotations

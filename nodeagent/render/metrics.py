@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats a Status as metrics in the text format of Prometheus, 0.0.4; has the one table of all metrics.
+"""Formats a Status as metrics in the text format of Prometheus, 0.0.4; contains the table of all metrics.
 
-Labels have few values: resources of this node, fixed lists, types of vGPUs. Devices, pods and cards are never
-labels: a node has thousands of them over the years, and ``nodeagent status`` shows them. Counters start at
-zero, so that the first increase counts. The page ``docs/metrics.md`` is generated from the table.
+Labels have few values: the resources of this node, fixed lists, or vGPU types. Devices, pods and cards are
+never labels: a node has thousands of them over the years, and ``nodeagent status`` shows them. Counters start
+at zero, so that Prometheus sees the first increase. The table in ``docs/metrics.md`` is generated from the
+table in this module.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _build(status: Status) -> Samples:
 
 
 def _by_source(value: Callable[[Status], float]) -> Callable[[Status], Samples]:
-    """The samples of a metric about events; their source is the same for the life of the process."""
+    """The samples of a metric about kernel events; the label ``source`` is the same until a restart."""
     return lambda status: [((status.host.events.source,), value(status))]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status page: one HTML document with its style and script inside, and a policy that allows only these.
+"""The status page: one HTML document that contains its style and script, and a policy that allows only these.
 
-The script shows the JSON of ``nodeagent status -o json``, which it gets by server-sent events. It loads
-nothing from elsewhere, and treats no part of the JSON as markup.
+The script shows the JSON of ``nodeagent status -o json``, which it gets by server-sent events. The page loads
+no other files, and treats no part of the JSON as markup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 @cache
 def load() -> Page:
-    """Return the page; it is read from three files once. :raises OSError: if a file is missing."""
+    """Return the page, made of three files that are read once. :raises OSError: if a file is missing."""
     style, script = ((_PARTS / name).read_text() for name in ("page.css", "page.js"))
     html = (_PARTS / "page.html").read_text().replace("/*style*/", style).replace("/*script*/", script)
     return Page(html.encode(), _policy(style, script))

@@ -9,7 +9,7 @@ from nodeagent.base.latest import Latest
 
 
 class Faults:
-    """The active faults, each for all resources (``name``) or for one (``name:resource``)."""
+    """The active faults: each applies to all resources (``name``) or to one resource (``name:resource``)."""
 
     def __init__(self, changes: Latest[int]) -> None:
         self._changes = changes
@@ -26,5 +26,5 @@ class Faults:
         self._changes.touch()
 
     def get(self, name: str, resource: str = "") -> Any:
-        """Return the setting of a fault for this resource, else the one for all resources, else None."""
+        """Return the setting of a fault for this resource, or else for all; None if it is inactive."""
         return self._settings.get(f"{name}:{resource}", self._settings.get(name))

@@ -2,9 +2,9 @@
 """Creates the files of a simulated host: attributes, links as the kernel makes them, directories, device
 nodes.
 
-Existing attributes are overwritten in place, as by a program that writes to sysfs; a reader sees the old or
-the new text. ``Tree`` contains the paths of one host below a directory. Device nodes are empty files, or
-with ``mknod`` real nodes without a driver (major 240, for local use).
+An existing attribute is overwritten in place, as when a program writes to sysfs; a reader gets the old or the
+new text. ``Tree`` contains the paths of one host below a directory. Device nodes are empty files, or with
+``mknod`` real nodes without a driver (major 240, for local use).
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def write_new(path: str, text: str) -> None:
 
 def write_unseen(path: str, text: str, aside: str) -> None:
     """Write an existing file without an inotify event in its directory, as when the kernel changes an
-    attribute.
-
-    inotify reports the directory through which a file was opened; ``aside`` is a free path in another one.
+    attribute. inotify reports the directory through which a file was opened; ``aside`` is an unused path in
+    another directory.
     """
     os.link(path, aside)
     write_new(aside, text)
@@ -65,7 +64,7 @@ def link(path: str, target: str) -> None:
 
 
 def renew_link(path: str, aside: str) -> None:
-    """Replace a symbolic link by an equal one atomically; ``aside`` is a free path."""
+    """Replace a symbolic link by an equal one atomically; ``aside`` is an unused path."""
     Path(aside).symlink_to(Path(path).readlink())
     Path(aside).rename(path)
 
@@ -96,7 +95,7 @@ def move(path: str, to: str) -> None:
 
 
 class Tree:
-    """The file system of a host below ``directory``; host paths begin with a slash."""
+    """The file system of a simulated host below ``directory``; host paths begin with a slash."""
 
     def __init__(self, directory: str, mknod: bool) -> None:
         self.directory = directory
@@ -104,15 +103,15 @@ class Tree:
         self._minor = 0
 
     def path(self, path: str) -> str:
-        """Return the path for this process of a host path."""
+        """Return the real path of a path of the simulated host."""
         return self.directory + path
 
     def real(self, path: str) -> str:
-        """Return the host path to which the links of a host path lead."""
+        """Return the path of the simulated host to which the links of a path lead."""
         return os.path.realpath(self.path(path)).removeprefix(os.path.realpath(self.directory))
 
     def link(self, path: str, to: str) -> None:
-        """Create a relative link between two host paths, as the kernel does."""
+        """Create a relative link between two paths of the simulated host, as the kernel does."""
         link(self.path(path), os.path.relpath(to, path.rpartition("/")[0]))
 
     def node(self, path: str) -> None:
@@ -130,7 +129,7 @@ class Tree:
             self.node(path)
 
     def announce(self, link: str) -> None:
-        """Replace the link by which a bus lists a device: inotify then reports it, in place of the kernel's
+        """Replace the link by which a bus lists a device: inotify reports this, as the kernel would send a
         uevent.
         """
         if os.path.lexists(self.path(link)):

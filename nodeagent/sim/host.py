@@ -7,7 +7,7 @@ creates links before device nodes; unbinding removes them in reverse. An unbind 
 the device is closed. A group is in sysfs while it has a member; its node in /dev/vfio exists from the first
 VFIO device of the group until the last unbind has finished; a VFIO device gets the lowest free number.
 
-Nothing happens by itself: each method is one event of the host. ``mdev`` adds cards with mdevs.
+The simulated host does not change by itself: each method is one event. ``mdev`` adds cards with mdevs.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Function:
 
 
 class SimulatedHost:
-    """A host below ``directory``, initially without devices: an IOMMU, NUMA node 0, vfio-pci loaded.
+    """A simulated host below ``directory``: without devices, with an IOMMU, NUMA node 0 and vfio-pci.
 
-    ``cdev``: the kernel has VFIO_DEVICE_CDEV and iommufd. ``mknod``: create real character devices (as
-    root).
+    ``cdev``: the simulated kernel has VFIO_DEVICE_CDEV and iommufd. ``mknod``: create real character devices
+    (as root).
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class SimulatedHost:
         _boot(self.tree, iommu, cdev, numa_nodes)
 
     def path(self, path: str) -> str:
-        """Return the path for this process of a host path."""
+        """Return the real path of a path of the simulated host."""
         return self.tree.path(path)
 
     def attribute(self, address: str, name: str) -> str:
-        """Return the path for this process of an attribute of a function."""
+        """Return the real path of an attribute of a PCI function."""
         return self.path(f"{self._present[address].path}/{name}")
 
     def add_function(
@@ -92,11 +92,11 @@ class SimulatedHost:
         subsystem: tuple[str, str] = ("0000", "0000"),
         revision: str = "00",
     ) -> None:
-        """Add a function below a root port (None: on the root bus) and bind its driver.
+        """Add a PCI function below a root port (None: on the root bus) and bind its driver.
 
-        Ids are hexadecimal without 0x; ``pci_class`` has six digits. ``group`` may be None only without an
-        IOMMU. ``sriov`` is the number of VFs that it supports; ``physfn`` is the PF if this function is a
-        VF.
+        All ids are hexadecimal without 0x; ``pci_class`` has six digits. ``group`` may be None only without
+        an IOMMU. ``sriov`` is the number of VFs that the function supports; ``physfn`` is the PF if this
+        function is a VF.
         """
         bus = "pci" + (port or address).rpartition(":")[0]
         path = "/".join(part for part in ("/sys/devices", bus, port, address) if part)
@@ -121,7 +121,7 @@ class SimulatedHost:
         self.bind(address, driver)
 
     def _add(self, function: _Function) -> None:
-        """Add a function without a driver."""
+        """Add a PCI function without a driver."""
         files.directory(self.path(function.path))
         for name, text in function.texts.items():
             files.write_new(self.path(f"{function.path}/{name}"), text + "\n")
@@ -135,7 +135,7 @@ class SimulatedHost:
     def bind(self, address: str, driver: str | None, opens: str | None = None) -> None:
         """Unbind the current driver, then bind ``driver`` if it is not None.
 
-        ``opens``: the open count afterwards, if it differs from the driver's default.
+        ``opens``: the open count after the bind, if it differs from the driver's default.
         """
         function = self._present[address]
         self._unbind(function)
@@ -146,7 +146,7 @@ class SimulatedHost:
         self.announce(address)
 
     def announce(self, address: str) -> None:
-        """Simulate the kernel's uevent for a function."""
+        """Simulate the kernel's uevent for a PCI function."""
         self.tree.announce(f"{BUS}/{address}")
 
     def hold(self, address: str) -> None:
@@ -158,7 +158,7 @@ class SimulatedHost:
         self._set_open(address, "0", "D3hot")
 
     def begin_going_away(self, address: str) -> None:
-        """Start an unbind, removal or unplug of an open device: it waits."""
+        """Start an unbind, removal or unplug of an open device, which waits until the device is closed."""
         self._set_open(address, "1", "D0")
         self._remove_links(self._present[address])
         self.announce(address)
@@ -170,7 +170,7 @@ class SimulatedHost:
         self.announce(address)
 
     def unplug(self, address: str) -> None:
-        """Remove the function from the host."""
+        """Remove the PCI function from the simulated host."""
         function = self._present.pop(address)
         self._unbind(function)
         self._unplugged[address] = function
@@ -213,7 +213,7 @@ class SimulatedHost:
         files.write(self.path(path), text + "\n")
 
     def _set_open(self, address: str, enable: str, power: str) -> None:
-        """Show a device as open or closed; the kernel sends no event for this."""
+        """Mark a device as open or closed in sysfs; the kernel sends no event for this."""
         for name, text in (("enable", enable), ("power_state", power)):
             files.write_unseen(self.attribute(address, name), text + "\n", self.path(_ASIDE))
 
@@ -239,7 +239,7 @@ class SimulatedHost:
             function.vfio = None
 
     def _unbind(self, function: _Function) -> None:
-        """Finish an unbind; the last VFIO device of a group takes the group's node with it."""
+        """Finish an unbind; with the last VFIO device of a group, the group's device node is removed."""
         self._remove_links(function)
         if function.group is not None and function.keeps_node:
             function.keeps_node = False
@@ -261,7 +261,7 @@ class SimulatedHost:
 
 
 class _VfioDevices:
-    """Assigns the numbers of VFIO devices, and counts the devices for which a group node exists."""
+    """Assigns numbers to VFIO devices, and counts the VFIO devices of each group."""
 
     def __init__(self, tree: Tree, cdev: bool) -> None:
         self._tree = tree
@@ -272,7 +272,7 @@ class _VfioDevices:
         self._removals = itertools.count()
 
     def add(self, real: str, group: int | None) -> int:
-        """Return the N of vfioN for the device with directory ``real``, when a VFIO driver binds it."""
+        """Return the number N of vfioN for the device with directory ``real``, when it is bound to VFIO."""
         if self._free:
             number = heapq.heappop(self._free)
         else:
@@ -296,7 +296,7 @@ class _VfioDevices:
         heapq.heappush(self._free, number)
 
     def give_up_node(self, group: int) -> None:
-        """Count one VFIO device less for the group's node, and remove the node after the last."""
+        """Count one VFIO device less for the group's device node, and remove the node after the last one."""
         self._keepers[group] -= 1
         if not self._keepers[group]:
             self._tree.remove(f"/dev/vfio/{group}")
@@ -312,7 +312,7 @@ def _join_group(tree: Tree, group: int, address: str, real: str) -> None:
 
 
 def _leave_group(tree: Tree, group: int, address: str) -> None:
-    """Remove a function from its group; the group is removed with its last member."""
+    """Remove a PCI function from its IOMMU group; the group is removed with its last function."""
     base = f"{GROUPS}/{group}"
     tree.remove(f"{base}/devices/{address}")
     if not os.listdir(tree.path(f"{base}/devices")):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulates cards with mdevs or vendor-specific vGPUs: the kernel's rules, and the files that show its state.
 
-``MdevKernel`` implements the rules without files. These facts were measured with the sample drivers mtty
-and mbochs on Linux 6.1 and 6.12: the errors of ``create`` and ``remove``; that the types of a parent share
-its instances; that an mdev whose removal is blocked leaves the bus, but keeps its UUID and its instance.
-Which vGPUs may share a card is from NVIDIA's documentation (``Sizes``).
+``MdevKernel`` implements the rules without files. These facts were measured with the sample drivers mtty and
+mbochs on Linux 6.1 and 6.12: the errors of ``create`` and ``remove``; that the types of a parent share its
+instances; that an mdev whose removal is blocked leaves the bus, but keeps its UUID and its instance. The
+rules for vGPUs that may share a card are from NVIDIA's documentation (``Sizes``).
 
 ``SimulatedCards`` shows that state in a tree of files, and applies writes to them. ``SimulatedCards`` notices
 writes through inotify. A write therefore takes effect a moment later, and a write that breaks a rule has no
-effect instead of an error. Only writes that are made to fail (``fail_create``) return a real errno.
+effect instead of an error. Only writes that a test or the demo lets fail (``fail_create``) return a real
+errno.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FAILING = {  # errno → a file that rejects each write with it
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """An mdev type: the most instances on an empty card, and the name, if it has one."""
+    """An mdev type: the maximum number of instances on an empty card, and the name of the type, if any."""
 
     id: str
     most: int
@@ -53,11 +54,12 @@ class Type:
 
 
 class Sizes(Enum):
-    """The types that may be on a card at the same time.
+    """Which types of instances may be on a card at the same time.
 
     NVIDIA's driver accepts vGPUs of one frame buffer size (``EQUAL``), or of several in mixed-size mode
     (``MIXED``): each starts at a multiple of its size, so free memory may be split into pieces that are too
-    small. Instances of the sample drivers share the capacity of their parent without places (``ANY``).
+    small. Instances of the kernel's sample drivers share the capacity of their parent without fixed places
+    (``ANY``).
     """
 
     EQUAL = auto()
@@ -67,7 +69,7 @@ class Sizes(Enum):
 
 @dataclass(slots=True)
 class Card:
-    """A card whose types share its capacity; ``vfs`` are the parents, or none if the card itself is the
+    """A card with a capacity that its types share; ``vfs`` are the parents, empty if the card itself is the
     parent.
 
     ``vgpu`` is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
@@ -82,16 +84,16 @@ class Card:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Return the functions on which instances are created."""
+        """Return the PCI functions on which instances are created."""
         return self.vfs or (self.address,)
 
 
 @dataclass(slots=True)
 class Instance:
-    """An mdev, or a VF with a type. ``dead``: no driver. ``leaving``: the removal of the instance waits until
-    the instance is closed.
+    """An instance: an mdev, or a VF with a vGPU type. ``dead``: no driver. ``leaving``: the removal of the
+    instance waits until the instance is closed.
 
-    ``place`` is the start of its part of a card with mixed sizes, as a multiple of its size.
+    ``place``: on a card with mixed sizes, the start of the instance's memory as a multiple of its size.
     """
 
     parent: str
@@ -131,7 +133,7 @@ class MdevKernel:
         self._add(uuid, parent, mdev_type)
 
     def remove(self, uuid: str) -> bool:
-        """Write 1 to ``remove`` of an instance; return False if that blocks until ``release``."""
+        """Write 1 to ``remove`` of an instance; return False if the write blocks until ``release``."""
         made = self.made.get(uuid)
         if made is None or made.leaving:
             raise _refused(errno.ENOENT, f"{uuid}/remove")
@@ -238,7 +240,7 @@ def _refused(number: int, path: str) -> KernelRefused:
 
 
 class SimulatedCards:
-    """The cards of one host, whose PCI functions already exist.
+    """The cards of one simulated host, whose PCI functions exist already.
 
     ``writes`` counts writes to their files; ``last_bind`` is the monotonic time when an instance last
     became ready.
@@ -457,7 +459,7 @@ def _types_directory(real: str) -> str:
 
 
 def _written_text(path: str) -> str:
-    """Return the text in a file; "" if the file was made to fail or to hang."""
+    """Return the text in a file; "" if a test lets the file fail or hang."""
     try:
         return files.read(path).decode().strip() if stat.S_ISREG(os.lstat(path).st_mode) else ""
     except OSError:
@@ -478,7 +480,7 @@ async def simulated_cards(host: SimulatedHost, kernel: MdevKernel) -> AsyncItera
 
 
 def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8", numa: int = -1) -> None:
-    """Add the functions of a card to a host, bound to the driver nvidia; VFs are in groups of their own."""
+    """Add the functions of a card to a host, bound to the driver nvidia; each VF is in a separate group."""
     for number, address in enumerate((card.address, *card.vfs)):
         host.add_function(
             address,
@@ -495,7 +497,7 @@ def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8
 
 
 def create_file(host: SimulatedHost, parent: str, type_id: str) -> str:
-    """Return the path for this process of the ``create`` file of a type."""
+    """Return the real path of the ``create`` file of a type."""
     return host.path(f"{_types_directory(host.tree.real(f'{BUS}/{parent}'))}/{type_id}/create")
 
 

@@ -11,7 +11,7 @@ from nodeagent.sim.mdev import Card, Type, add_card
 
 
 class _Part(NamedTuple):
-    """One function of a multi-function card."""
+    """One PCI function of a multi-function card."""
 
     vendor: str
     device: str

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
+from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -28,7 +29,7 @@ A, B = ResourceName("example.com/a"), ResourceName("example.com/b")
 
 
 @dataclass
-class Kubelet:
+class Kubelet(KubeletView):
     """``listed`` has pods (``namespace/name``) with what PodResources shows; ``entries`` are its memory."""
 
     listed: dict[str, set[ResourceDevice]] = field(default_factory=dict)
@@ -62,8 +63,11 @@ class Kubelet:
         """What was written last."""
         return self.written
 
-    def resend_list(self) -> bool:
-        """The kubelet writes its checkpoint at each list."""
+    def __post_init__(self) -> None:
+        """It writes its checkpoint at each list."""
+        self.resend_list = self._resend_list
+
+    def _resend_list(self) -> bool:
         if self.reads_lists:
             self.lists += 1
             self.write()

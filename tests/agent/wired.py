@@ -111,7 +111,7 @@ class Agent:
             self._endpoint,
             timeouts=Timeouts(),
         )
-        self.view.resend_with(self.plugins)
+        self.view.resend_list = self.plugins.send_again
 
     def _endpoint(
         self, resource: str, devices: DeviceList, answers: Answers, changed: Latest[None]

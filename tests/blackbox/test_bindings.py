@@ -199,7 +199,10 @@ async def test_what_a_pod_holds_is_given_back_when_it_has_ended(node: Node) -> N
         await until_health(kubelet, CARDS, GPU, "Healthy")
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         node.configure(RESOURCE)
-        names((await daemon.logged("action-waiting"))["cause"], GPU, "ns/vm")
+        names((await daemon.logged("action-waiting"))["cause"], GPU)
+        await node.until_told(
+            lambda told: any("ns/vm" in each["message"] for each in told["changes"]["waiting"])
+        )
         assert drivers_of(drivers) == BOUND
         kubelet.delete(vm)
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)

@@ -52,7 +52,7 @@ def states(drivers: SimulatedDrivers, groups: list[list[str]]) -> list[str]:
 
 def faulty(groups: list[list[str]], kinds: tuple[str, ...]) -> Mapping[int, tuple[str, str]]:
     """Group → the write that is to fail in it: each write of a group's in another group."""
-    places = [(kind, part) for part in range(FUNCTIONS) for kind in kinds]
+    places = [(kind, part) for part in range(len(groups[0])) for kind in kinds]
     return {number: (kind, groups[number][part]) for number, (kind, part) in enumerate(places)}
 
 

@@ -145,7 +145,10 @@ async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         node.configure(RULES + WISH)
         said = await daemon.logged("action-waiting")
-        names(said["cause"], PF, "ns/vm")
+        names(said["cause"], PF)
+        await node.until_told(
+            lambda told: any("ns/vm" in each["message"] for each in told["changes"]["waiting"])
+        )
         node.host.hold(PF)
         kubelet.delete(vm)
         await node.until_told(

@@ -72,7 +72,7 @@ def test_a_group_is_a_rule_that_the_daemon_takes(group: Any, node: Any) -> None:
     [
         ({"usb": [{"vendor": "1"}]}, "USB"),
         ({"paths": [{"path": "/etc/x", "type": "Mount"}]}, "/etc/x"),
-        ({"paths": [{}]}, "path without path"),
+        ({"paths": [{}]}, "has no path"),
         ({"usb": {"vendor": "0bda", "product": "2838"}}, "without paths"),
         ({}, "without paths"),
         (7, "without paths"),

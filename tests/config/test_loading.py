@@ -207,7 +207,7 @@ MISTAKES = [
     ("discovery: {classes: ['03000']}", "discovery.classes[0]:", '"0300"'),
     ("discovery: []", "discovery:", "enabled"),
     ("timing: {settle: 1}", "timing.settle:", "250ms"),
-    ("timing: {settle:}", "timing.settle: has no value", "write one"),
+    ("timing: {settle:}", "timing.settle: has no value", "write a value"),
     ("timing: {settle: [1s]}", "timing.settle: expected a duration", "single"),
     ("timing: {resync: 0s}", "timing.resync:", "from 1s"),
     ("aliases: {a.b/c: d}", "aliases.a.b/c:", "<domain>/<name>"),
@@ -333,7 +333,7 @@ def test_the_longest_plugin_directory_leaves_room_for_a_socket(etc: Etc) -> None
     name = f"nodeagent-{'a' * 10}-{4194304}-{'b' * 8}.sock"
     assert len(f"{longest}/{name}") == 107
     assert etc.load({"kubelet.devicePluginDir": longest}).kubelet.device_plugin_dir == longest
-    with pytest.raises(ConfigError, match="at most 64"):
+    with pytest.raises(ConfigError, match="the limit is 64"):
         etc.load({"kubelet.devicePluginDir": f"{longest}x"})
 
 

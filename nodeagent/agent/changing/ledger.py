@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the Ledger: the record, on disk and in the Snapshot, of our changes that the host does not show.
+"""Keeps the Ledger: the record, on disk and in the Snapshot, of nodeagent's changes that the host does not
+show.
 
 The only writer of the Snapshot's ``ledger`` and ``machine_id``. The file on disk is valid until the next
-boot, as the changes are. The Ledger records vGPU types, because a VF with a vGPU type does not show which
-program set it, and lists no other types. The Ledger also records the former drivers of PCI functions that we
-bind, the manual requests, and the PFs whose ``sriov_drivers_autoprobe`` we switched off. A starting daemon
-reads the Ledger (``app``).
+boot, because the changes also end at the next boot. The Ledger records vGPU types, because a VF with a vGPU
+type does not show which program set it, and lists no other types. The Ledger also records the former drivers
+of PCI functions that we bind, the manual requests, and the PFs whose ``sriov_drivers_autoprobe`` we switched
+off. A starting daemon reads the Ledger (``app``).
 
-An entry is saved to disk before the change that it describes is made, so after a crash our change is never
-taken for an administrator's. After a crash before the change, the entry has no effect unless the VF has
-exactly the recorded type. If the kernel refuses the change, the entry is removed. An unreadable Ledger file
-counts as empty: the host then stays as it is, and the error is logged.
+An entry is saved to disk before the change that it describes is made, so after a crash nodeagent never takes
+its own change for an administrator's. After a crash before the change, the entry has no effect unless the VF
+has exactly the recorded type. If the kernel refuses the change, the entry is removed. An unreadable Ledger
+file counts as empty: the host then stays as it is, and the error is logged.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ SECTION = Section(
     Ledger(),
     partial(plain.load, Ledger),
     plain.dump,
-    "without it functions would not get their own drivers back, nor vGPUs be known as nodeagent's",
+    "after a restart nodeagent does not know the former drivers of PCI functions or the vGPUs it created",
 )
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
-    """Number → name of each vGPU type on the host, listed by a VF now or earlier; "" if unknown."""
+    """The name of each vGPU type that VFs list or have listed, by number; "" if the name is unknown."""
     known = SECTION.peek(root.prefix).names
     return {
         number: name or known.get(number, "") for number, name in nvidia.name_vgpu_types(root, host).items()
@@ -79,7 +80,7 @@ class LedgerKeeper:
         self._publish(ownership.update_ledger(now.ledger, now.host, now.names, busy))
 
     async def run(self) -> None:
-        """Save the Ledger when it has changed, for ever. A failed write is an error only before a change."""
+        """Save the Ledger when it has changed, for ever. Here, a failed write of the file is not an error."""
         while True:
             seen = self._snapshots.version
             with suppress(KernelRefused):
@@ -126,9 +127,9 @@ class LedgerKeeper:
     def note_end(self, action: Action, *, made: bool) -> None:
         """Remove the entry of a driver that was restored, or of a vGPU type that was cleared or not set.
 
-        If the kernel refuses a vGPU type, an earlier type that a late write has set stays recorded. If a PCI
-        function could not be bound, its former driver also stays recorded, because its ``driver_override``
-        may still be set. ``run`` saves the result.
+        If the kernel refuses a vGPU type, an earlier type that a late write has set stays recorded. The
+        former driver of a PCI function that could not be bound also stays recorded, because its
+        ``driver_override`` may still be set. ``run`` saves the result.
         """
         ledger = self._snapshots.now.ledger
         before = self._type_before.pop(action.device, None)

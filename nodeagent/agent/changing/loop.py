@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans changes of the host from each new Snapshot, and starts one task for each card that needs changes.
 
-A failure on one card does not delay other cards. Facts that the host shows are not stored, so a crash at any
-point loses nothing. If no change is due, no file is read or written. ``policy.change`` plans the changes, and
-``agent.changing.step`` makes each change. ``app`` loads this module when the first change is needed.
+A failure on one card does not delay other cards. The loop stores no facts that the host shows, so a crash at
+any point loses nothing. If no change is due, no file is read or written. ``policy.change`` plans the changes,
+and ``agent.changing.step`` makes each change. ``app`` loads this module when the first change is needed.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class ChangeLoop:
         return [step for step in self.plan.waiting if step.action.attempt not in failing]
 
     def _with_known_shortfalls(self, plan: Plan, spec: Spec) -> Plan:
-        """Keep the known shortfalls of cards with work in progress, because their free capacity was read
-        half-way.
+        """Keep the known shortfalls of cards with work in progress, whose free capacity was read during a
+        change.
 
         Shortfalls of an earlier configuration are dropped.
         """
@@ -189,7 +189,7 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
-    """The inputs of a plan, without the marks of withdrawn and unwanted ids, which no plan depends on."""
+    """The inputs of a plan; no plan depends on the marks of withdrawn and unwanted ids."""
     reservations = replace(snapshot.reservations, withdrawn=frozenset())
     planned = replace(snapshot, reservations=reservations, unplugged=frozenset(), unwanted=frozenset())
     return planned, runner.working, runner.busy

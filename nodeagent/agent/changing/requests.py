@@ -44,7 +44,7 @@ from nodeagent.policy.change.manual_requests import GroupPlan
 
 
 class ManualRequests:
-    """Plans requests, has them carried out, and waits for the outcome."""
+    """Plans manual requests, has them carried out, and waits for the outcome."""
 
     name = "requests"  # the name under which it awaits releases
 
@@ -67,11 +67,16 @@ class ManualRequests:
             request = plain.load(Request, json.loads(question))
         except (TypeError, ValueError, RecursionError) as error:
             what = f"the daemon cannot read the request: {error}"
-            return plain.dump(Answer(error=what, hint="is the daemon of another version? restart it"))
+            return plain.dump(
+                Answer(
+                    error=what,
+                    hint="the daemon may have another version than this command; restart the daemon",
+                )
+            )
         return plain.dump(await self.handle(request, asker))
 
     async def handle(self, request: Request, asker: int = 0) -> Answer:
-        """Return the outcome for each IOMMU group; if a write has not ended in time, its state so far."""
+        """Return the outcome for each IOMMU group; a write that has not ended in time is reported as late."""
         try:
             groups = await self._plan(request)
             results = {

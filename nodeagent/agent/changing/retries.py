@@ -51,7 +51,7 @@ class Retries:
         self._changed: Latest[None] = Latest(None)
 
     def refused(self, step: Step, error: KernelRefused, now: float) -> bool:
-        """Record a refusal; True if it is a failure, False if scanning again is enough."""
+        """Record a refusal by the kernel; True if it counts as a failure, False if a new scan is enough."""
         self._count(step, refused=1)
         attempt = step.action.attempt
         if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
@@ -73,7 +73,7 @@ class Retries:
     def forget_unplanned(
         self, planned: Collection[str], assigned: Collection[tuple[str, str | None]], now: float
     ) -> None:
-        """Forget the attempts that are not ``planned`` any more; if they are planned again, they are due at
+        """Forget attempts that are not ``planned`` any more; when they are planned again, they are due at
         once.
 
         Attempts on cards with work in progress (``assigned``: card and vGPU type) are kept: otherwise an mdev

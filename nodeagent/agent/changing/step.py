@@ -4,13 +4,13 @@
 ``ChangeRunner.start`` starts a task for one card. A card here is a PF with its VFs and mdevs; for driver
 changes it is an IOMMU group, named by the group's first PCI function. ``agent.changing.loop`` calls
 ``start``, or ``agent.changing.requests`` when no daemon runs. The steps of one card run one after the other;
-steps of different cards run at the same time. ``_make`` makes one whole step; ``_finish`` follows the last
-step. If a step does not go as planned, the task ends early, so that the card is scanned and planned again. A
-refusal by the kernel does not end the task.
+steps of different cards run at the same time. ``_make`` makes one step; ``_finish`` runs after the last step
+of a card. If a step does not end as planned, the task ends early, so that the card is scanned and planned
+again. A refusal by the kernel does not end the task.
 
-A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late. The
-device of a late write stays withdrawn, and the task waits for the end of the write, while another task works
-on the rest of the card. There is never more than one write to a device at a time.
+A write may sleep in the kernel for as long as a VM runs. If a write takes longer than its deadline, it is
+logged as late. The device of a late write stays withdrawn, and the task waits for the end of the write, while
+another task works on the rest of the card. There is never more than one write to a device at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nodeagent.policy.change import cards
 
 
 class Then(Enum):
-    """The next action after a step."""
+    """The action that follows a step: the next step, or a new plan."""
 
     NEXT_STEP = auto()
     NEW_PLAN = auto()  # scan the card, and plan again
@@ -56,7 +56,7 @@ class PendingWrite(NamedTuple):
 
 @dataclass(slots=True)
 class CardWork:
-    """The steps of one card, planned from a Snapshot. ``open``: ids that the last probe found open."""
+    """The steps of one card, planned from a Snapshot. ``open``: ids that were open at the last probe."""
 
     card: str
     steps: Sequence[Step]
@@ -110,7 +110,7 @@ class ChangeRunner:
         group.start_soon(self._work, CardWork(card, steps, planned), name=f"work on {card}")
 
     async def _work(self, work: CardWork) -> None:
-        """Make the steps. Then other work on the card may start, and this task awaits a late write."""
+        """Make the steps. Then other steps of the card may start, while this task awaits a late write."""
         for step in work.steps:
             if await self._make(step, work) is Then.NEW_PLAN:
                 break
@@ -127,15 +127,15 @@ class ChangeRunner:
         1. The plan must still be valid: the configuration is the same, and no pod has got or released a
            device.
         2. An action that the kernel refused a moment ago, for another step of the card, is skipped. An action
-           whose devices a process has open is also skipped: in the next plan it waits.
+           whose devices a process has open is also skipped: the next plan contains it as waiting.
         3. The device ids are withdrawn, so that no Allocate gets them. Then the kubelet is queried and
            rewrites its checkpoint, so that all its allocations are known.
         4. The present driver, vGPU type or autoprobe switch is recorded: the write overwrites it.
         5. The plan must still be valid, because steps 3 and 4 take time. If the plan has become invalid, the
-           record may name a driver that was not replaced: the next plan removes that record by a
-           RESTORE_DRIVERS that has nothing to write.
-        6. The write is made. Nothing stops a write in progress, not even a new configuration: the next plan
-           then undoes the change.
+           Ledger may record a driver that was not replaced: the next plan removes that record by a
+           RESTORE_DRIVERS without a write.
+        6. The write is made. A new configuration does not stop a write in progress: the next plan then undoes
+           the change.
         """
         action = step.action
         disturbs = bool(action.takes or moved(action))
@@ -220,8 +220,8 @@ class ChangeRunner:
     def _withdraw(self, step: Step) -> bool:
         """Withdraw the ids that the step removes from allocation; False if one was allocated a moment ago.
 
-        There is no await between the check and the mark (``agent.reservations``). The device of the step is
-        busy until ``_finish``, even if the step removes no id.
+        There is no await between the check and the mark (``agent.reservations``). The device of the step
+        counts as busy until ``_finish``, even if the step removes no id.
         """
         moving = moved(step.action)
         if not self._core.reservations.withdraw(step.action.takes | moving, moving):
@@ -230,7 +230,7 @@ class ChangeRunner:
         return True
 
     async def _has_foreign_mdev(self, work: CardWork) -> bool:
-        """True if the card has an mdev that is neither known nor planned: then none is created on it."""
+        """True if the card has an mdev that is neither known nor planned: then no mdev is created there."""
         host = work.planned.host
         parents = tuple(
             each for each in host.mdev_parents if cards.find_card_address(host, each) == work.card
@@ -241,7 +241,7 @@ class ChangeRunner:
         return not found <= host.mdevs.keys() | {each for step in work.steps for each in step.action.targets}
 
     async def _probe_batch(self, work: CardWork) -> frozenset[str]:
-        """The ids that steps of a card remove and a process has open; an old result is probed again."""
+        """The ids that steps of a card remove and that a process has open; an old result is probed again."""
         if anyio.current_time() > work.probed + self._timeouts.open_file_scan_fresh:
             work.open = await self.probe({each for step in work.steps for each in step.action.takes})
             work.probed = anyio.current_time()
@@ -276,7 +276,7 @@ class ChangeRunner:
         self.snapshots.publish(replace(now, open=now.open & takes))
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Probe the open ids again while their release is awaited (``agent.releases``)."""
+        """Probe the devices that were open again while their release is awaited (``agent.releases``)."""
         if opened := self.snapshots.now.open.intersection(ids):
             await self.probe(opened)
 
@@ -317,7 +317,7 @@ class ChangeRunner:
             self._core.scan_requests.add(key)
 
     def _note_refusal(self, step: Step, error: KernelRefused) -> Then:
-        """Record a refusal, and log it once per card and type; return NEW_PLAN if a new scan is enough."""
+        """Record the kernel's refusal, and log it once per card and type; NEW_PLAN if a scan is enough."""
         self.ledger.note_end(step.action, made=False)
         known = {failure.step.place for failure in self.retries.failures.values()}
         if not self.retries.refused(step, error, anyio.current_time()):
@@ -336,7 +336,7 @@ class ChangeRunner:
 
 
 def _places(work: CardWork) -> frozenset[str]:
-    """The keys to scan after work on a card: the card and its VFs, which share its capacity.
+    """The keys to scan after changes on a card: the card and its VFs, which share the capacity of the card.
 
     The devices of each action are scanned when its write ends (``_note_return``).
     """
@@ -345,5 +345,5 @@ def _places(work: CardWork) -> frozenset[str]:
 
 
 def targets(action: Action) -> tuple[str, ...]:
-    """The ids under which log lines about the action can be found."""
+    """The device ids with which log lines about the action are marked."""
     return tuple(sorted(action.targets, key=pci_order))

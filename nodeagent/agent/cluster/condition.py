@@ -55,7 +55,7 @@ class _Difference(NamedTuple):
 
 
 class ConditionWriter:
-    """Writes the condition, or removes it if the setting ``cluster.condition`` is off."""
+    """The task that writes the condition, or removes it if the setting ``cluster.condition`` is off."""
 
     name = "condition of the Node"
 

@@ -4,8 +4,8 @@
 ``follow`` runs this task while there is a session with the API server. The task compares each Status with the
 previous one (``node_events``) and queues the Events; the queue limits their rate and age. Changes within a
 moment are compared together, so that a card with twenty PCI functions that falls off the bus causes one Event
-instead of twenty. Nothing waits for an Event: after a failure the API server is tried again later, and an
-Event that it rejects is dropped.
+instead of twenty. No other component waits for an Event: after a failure the request is retried later, and an
+Event that the API server rejects is dropped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QueuedEvent(NamedTuple):
 
 
 class EventQueue:
-    """The Events that are not sent yet. Times are seconds of the event loop's clock. Pure.
+    """The queue of Events that are not sent yet. Times are seconds of the event loop's clock. Pure.
 
     The rate is that of client-go's spam filter (tools/record/events_cache.go): 25 at once, then one in five
     minutes. ``left_out`` counts the dropped Events: beyond that rate, too old, or rejected by the API server.
@@ -84,7 +84,7 @@ class EventQueue:
 
     @property
     def next_due(self) -> float:
-        """When the next Event is due; infinite if none is queued."""
+        """The time at which the next Event is due; infinite if none is queued."""
         return min((queued.due for queued in self._queued.values()), default=math.inf)
 
     def remove(self, sent: QueuedEvent) -> None:
@@ -165,8 +165,8 @@ class Events:
     async def _add_lasting(self, first: Status) -> None:
         """Report problems that existed at the start and still exist after a while.
 
-        Comparing Statuses does not show these problems: a device that broke while the node was down does not
-        change after the start of the daemon.
+        Comparing Statuses does not find these problems: a device that broke before the start of the daemon
+        does not change any more.
         """
         await anyio.sleep(self._timeouts.event_settle + self._timeouts.event_spread * self._jitter())
         self._add(find_lasting(first, self._status()))

@@ -171,7 +171,7 @@ class ClusterFollower:
 
 
 def _log_new(lines: Sequence[str]) -> None:
-    """Log only the first lines: logging takes time, and all requests wait meanwhile."""
+    """Log only the first of these lines: logging takes time, and meanwhile all requests wait."""
     for line in lines[:LOGGED]:
         log.event(log.CONFIG_WARNING, text=line)
     if len(lines) > LOGGED:

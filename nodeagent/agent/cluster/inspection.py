@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent cluster check``: checks the permissions and objects that a daemon with these settings needs.
 
-It queries the API server once and changes nothing. Permissions are checked by access reviews of our own user,
-which every user may create (the ClusterRoles system:basic-user and system:discovery). Called by ``cli``,
-which prints the report.
+It queries the API server once and changes nothing. Permissions are checked by access reviews of nodeagent's
+own user, which every user may create (the ClusterRoles system:basic-user and system:discovery). ``cli`` calls
+this module and prints the report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
 KUBEVIRTS, NODES = f"/apis/{VERSION}/{PLURAL}", "/api/v1/nodes"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
+_FOR_EXPLAIN = "only the command nodeagent explain vmi NAMESPACE/NAME needs this permission"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
 _NONE = "create one, or wait until virt-operator deploys it: kubectl get kubevirt -A"
 
@@ -63,7 +63,7 @@ class Right(NamedTuple):
 class Check(NamedTuple):
     """The result of one check. ``kind``: right, object, entry. ``hint``: the fix if the check is not ``ok``.
 
-    A check that is not ``required`` may fail.
+    If a check is not ``required``, its failure is no problem.
     """
 
     kind: str
@@ -121,7 +121,7 @@ async def inspect(session: Session, settings: Settings, node: str) -> tuple[str,
 
 
 async def listed(session: Session, path: str, parameters: Parameters = ()) -> dict[str, Object] | None:
-    """Return the objects by ``namespace/name``; None if we are not permitted to list them.
+    """Return the objects by ``namespace/name``; None if this user is not permitted to list them.
 
     :raises ClusterUnavailable: if there is no answer that can be read.
     """
@@ -135,7 +135,7 @@ async def listed(session: Session, path: str, parameters: Parameters = ()) -> di
 
 
 async def check_right(session: Session, right: Right) -> Check:
-    """Check whether we have this right. :raises ClusterUnavailable: if there is no answer."""
+    """Check whether this user has the right. :raises ClusterUnavailable: if there is no answer."""
     attributes = {
         "verb": right.verb,
         "group": right.group,
@@ -154,7 +154,7 @@ async def check_right(session: Session, right: Right) -> Check:
 
 
 async def read_user(session: Session) -> str:
-    """Return our user name at the API server; "" if it has no SelfSubjectReview (before Kubernetes 1.28).
+    """Return this user's name at the API server; "" without SelfSubjectReview (before Kubernetes 1.28).
 
     :raises ClusterUnavailable: if there is no answer, or the API server rejects our credentials.
     """
@@ -196,7 +196,7 @@ def _of_crs(
         yield Check("object", "a KubeVirt CR", ok=False, message=why, hint=_NONE)
         return
     cr = kubevirt.cr(document)
-    others = f" (the one in use of {len(crs)})" if len(crs) > 1 else ""
+    others = f" (in use; the cluster has {len(crs)})" if len(crs) > 1 else ""
     what = f"the KubeVirt CR {cr.namespace}/{cr.name}{others}"
     if cr.fault is not None:
         yield Check("object", what, ok=False, message=cr.fault.message, hint=cr.fault.hint)

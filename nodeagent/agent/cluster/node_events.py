@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two Statuses and returns the Events that are due: reason, text, and the pod concerned. Pure.
+"""Compares two Statuses and returns the Kubernetes Events that are due: reason, text, and pod. Pure.
 
-``events`` compares each Status with the previous one, and sends the Events. A cause that both Statuses have
-causes no Event. A device that is Unhealthy only until a pod ends causes no Event: otherwise each start of a
-VM would cause one. An unreachable API server causes no Event: otherwise all nodes would send one when the
-server answers again.
+``events`` compares each Status with the previous one, and sends the Events. If both Statuses have the same
+problem, there is no Event for it. A device that is Unhealthy only until a pod ends causes no Event: otherwise
+each start of a VM would cause one. An unreachable API server causes no Event: otherwise all nodes would send
+one when the server answers again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Causes = dict[tuple[str, ...], NodeEvent]
 
 
 def diff(before: Status, now: Status) -> list[NodeEvent]:
-    """The Events for causes that have begun, changed or ended, and for removed devices and removed counts."""
+    """The Events for problems that have begun, changed or ended, and for removed devices and resources."""
     old, new = find_causes(before), find_causes(now)
     begun = (event for key, event in new.items() if not event.has_cause_of(old.get(key)))
     ended = (event for key in old if key not in new for event in _ended(key, now))
@@ -91,7 +91,7 @@ def diff(before: Status, now: Status) -> list[NodeEvent]:
 
 
 def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
-    """The warnings of ``before`` whose causes still exist."""
+    """The warnings of the Status ``before`` whose causes still exist."""
     new = find_causes(now)
     warnings = {key: event for key, event in find_causes(before).items() if event.reason.warning}
     return [new[key] for key, event in warnings.items() if event.has_cause_of(new.get(key))]
@@ -133,7 +133,7 @@ def fold(events: Iterable[NodeEvent]) -> list[NodeEvent]:
 
 
 def find_causes(status: Status) -> Causes:
-    """All causes of Events in a Status."""
+    """All causes of Events (problems, waiting changes, …) in a Status."""
     causes: Causes = {}
     for key, event in (*_devices(status), *_changes(status), *_settings(status)):
         causes.setdefault(key, event)
@@ -205,7 +205,7 @@ def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
 
 
 def _refusal(problem: Problem, reason: EventReason) -> tuple[tuple[str, ...], NodeEvent]:
-    """The Event on desired state that is not in force; conflicts with virt-handler have their own reason."""
+    """The Event for desired state that is not in force; a conflict with virt-handler has its own reason."""
     reason = VIRT_HANDLER_CONFLICT if problem.code == ProblemCode.VIRT_HANDLER else reason
     return ("line", problem.message), NodeEvent(reason, problem.message, problem.hint)
 
@@ -250,7 +250,7 @@ def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
 
 
 def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
-    """Card, its vGPU types, and its additional mdevs: all its mdevs if its vGPU types are other ones."""
+    """Each card with its vGPU types and new mdevs; if its types have changed, all mdevs count as new."""
     known = {card.card: card for card in fewer}
     for card in more:
         other = known.get(card.card)

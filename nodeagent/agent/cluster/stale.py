@@ -34,9 +34,9 @@ from nodeagent.model.status import ClusterStatus, StaleStatus
 
 MOST = 256  # names on disk
 SHOWN = 16  # names of removed resources
-KNOWN = "the kubelet still knows this resource, and would write it again"
-UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know it"
-BACK = "it came back after it was removed: another program writes it"
+KNOWN = "the kubelet still knows this resource, and would write it to the Node again"
+UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know this resource"
+BACK = "another program writes this resource to the Node after nodeagent removed it"
 _HINT = "to remove it from the Node, set cluster.staleResources: remove"
 
 
@@ -52,12 +52,12 @@ SECTION: Section[tuple[str, ...]] = Section(
     (),
     _parse_names,
     lambda names: {"names": names},
-    "without it nodeagent does not know after a restart which resources it has offered before",
+    "after a restart nodeagent does not know which resources it has offered before",
 )
 
 
 class StaleResources:
-    """A task of ``follow``, and the only writer of the saved names."""
+    """The task of ``follow`` that reports and removes stale resources, and saves the offered names."""
 
     name = "stale resources"
 
@@ -201,17 +201,17 @@ def find_stale(
     known: Collection[str] | None,
     removed: Collection[str] = (),
 ) -> Iterator[StaleStatus]:
-    """Return the resources with the counts 0 and 0 on the Node that are stale, and which may be removed.
+    """Return the stale resources (both counts on the Node are 0), and which of them may be removed.
 
     A kubelet knows a resource from the first device list of its plugin until five minutes after the plugin
     disconnected or the kubelet started (``endpointStopGracePeriod``). While the kubelet knows a resource, it
     corrects the counts on the Node; afterwards it never changes that entry of the Node, which stays "0".
 
-    ``empty``: names that we have offered before, and that the Node lists with 0 and 0. ``offered``: the names
-    that we offer now.
+    ``empty``: names that nodeagent has offered before, and that the Node lists with capacity and allocatable
+    0. ``offered``: the names that nodeagent offers now.
 
-    ``known``: the resource names of all plugins that the kubelet knows; None: not read. ``removed``: the
-    names that we have removed before.
+    ``known``: the resource names of all plugins that the kubelet knows; None if they were not read.
+    ``removed``: the names that nodeagent has removed before.
     """
     for name in empty:
         if name in offered:

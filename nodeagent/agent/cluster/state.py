@@ -27,7 +27,7 @@ class ClusterState(NamedTuple):
     """``document`` is the CR in force, ``config`` its contents and the labels; None: never read.
 
     ``saved``: when it was saved to disk, in seconds since 1970. ``doubts``: warnings about parts in force
-    that the API server no longer has.
+    that the API server no longer has or that are invalid there.
     """
 
     document: Mapping[str, Any] | None = None
@@ -63,7 +63,7 @@ SECTION = Section(
     ClusterState(),
     _parse,
     _plain,
-    "without it the node does not know the KubeVirt CR after a reboot",
+    "after a reboot nodeagent does not know the last KubeVirt CR",
 )
 
 
@@ -80,7 +80,7 @@ def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node:
 def _update_cr(
     last: ClusterState, crs: Objects | None
 ) -> tuple[Mapping[str, Any] | None, KubeVirtCR | None, str]:
-    """The CR in force, its contents, and a warning. An unchanged CR is not parsed again."""
+    """The KubeVirt CR in force, its contents, and a warning. An unchanged CR is not parsed again."""
     same = last.document, last.config.kubevirt
     if crs is None:
         return *same, ""
@@ -142,5 +142,5 @@ def with_place(problem: Problem) -> Problem:
 
 
 def place(problem: Problem) -> str:
-    """The place of the problem in the CR, or the setting."""
+    """The place of the problem in the KubeVirt CR, or the name of the setting."""
     return f"KubeVirt CR: {problem.subject}" if problem.subject.startswith(SECTIONS) else problem.subject

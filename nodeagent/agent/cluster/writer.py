@@ -50,7 +50,7 @@ class ClusterWriter(Protocol):
         """Run until cancelled. An error ends only this task, which is started again later."""
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """Return the status with this task's part."""
+        """Return the cluster status, with the part of this task added."""
         ...
 
 
@@ -69,7 +69,7 @@ class WritePermission:
 
     @property
     def missing(self) -> bool:
-        """True while a write would be refused again."""
+        """True while the API server would probably refuse the write again."""
         return anyio.current_time() < self._until
 
     async def write(self, request: Awaitable[object]) -> bool:

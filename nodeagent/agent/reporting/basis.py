@@ -22,7 +22,7 @@ FORMAT = "nodeagent-snapshot/v1"
 class Basis(NamedTuple):
     """``matched``: the matches of the daemon's last Decision, by device, set or node.
 
-    A whole Match is kept, because its rule and the mdev type of that time say more than the resource name.
+    A whole Match is kept, because its rule and its mdev type say more than the resource name.
     """
 
     snapshot: Snapshot
@@ -39,8 +39,8 @@ def dump(basis: Basis) -> dict[str, Any]:
 def load(data: Any) -> Basis:
     """Return the Basis of this plain data. :raises ConfigError: if the data is no Basis."""
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-        raise ConfigError(f"its answer is not of the format {FORMAT}")
+        raise ConfigError(f"the daemon's answer is not in the format {FORMAT}")
     try:
         return plain.load(Basis, data)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"its answer cannot be read: {error}") from error
+        raise ConfigError(f"the daemon's answer cannot be read: {error}") from error

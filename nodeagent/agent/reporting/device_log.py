@@ -2,7 +2,7 @@
 """Logs changes of devices: added, removed, Unhealthy, Healthy, allocated, refused.
 
 Each line has the known facts of the device at that moment: its IOMMU group, and the pods that use devices of
-the group. The callers decide when to log.
+the group. The callers of this module decide when a line is logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
-FEWER = "the rule now makes fewer shares of its node"
+FEWER = "the rule now offers fewer shares of its device node"
 LEFT = "it has left the node"
 BY_DRA = "DRA advertises its devices now"
 
@@ -69,28 +69,28 @@ def _each_alone(resource: Resource, decision: Decision) -> bool:
 
 
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
-    """The parts of a Reason that matter: its code and message, but not its hint."""
+    """The parts of a Reason whose change is logged: its code and message, but not its hint."""
     return None if reason is None else (reason.code, reason.message)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
-    """Why this resource no longer lists a device."""
+    """Why this resource no longer lists a device, as a text."""
     if resource.direct:
         return LEFT if _each_alone(resource, decision) else FEWER
     if decision.snapshot.host.device(device_id) is None:
         return LEFT
     offer = decision.offer_with(device_id)
     if offer is None:
-        return "no rule matches it now, nor does discovery"
+        return "neither a rule nor discovery matches the device now"
     if offer.match.resource == resource.name and offer.match.rule.via is not resource.via:
         return BY_DRA
     if offer.match.resource == resource.name:
-        return f"it is now a part of {offer.device.id}"
+        return f"it is now allocated together with others, as {offer.device.id}"
     return f"it is now offered as {offer.match.resource}"
 
 
 def successors(resource: Resource, decision: Decision) -> str:
-    """Why a resource ends: the names under which its devices are offered now, if there are any."""
+    """Why a resource was removed: the names under which its devices are offered now, if there are any."""
     offers = (decision.offer_with(device.id) for device in resource.devices)
     if decision.resource(resource.name).via is Via.DRA:
         return BY_DRA

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows the problems and notes of the newest Decision in the status, and logs each one once, when it begins.
 
-A problem that needs action is logged as a warning, any other as a note. ``policy.offer`` decides.
+A problem that needs action is logged as a warning, any other problem as a note. ``policy.offer`` decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ProblemLog:
         return self._problems
 
     async def run(self) -> None:
-        """Log new problems now, and some time after each change, for ever."""
+        """Log new problems now, and a while after each change, for ever."""
         while True:
             seen = self._snapshots.version
             self._log_new()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the Status: everything that is reported, read from the parts of the daemon at one moment.
 
-``app`` calls it for HTTP, for systemd's status line, for Events and for the condition of the Node.
+``app`` calls this module for HTTP, for systemd's status line, for Events and for the condition of the Node.
 ``policy.diagnose`` finds the problems. This module also collects the Snapshot and the settings in force. All
-of these values are frozen, so that a thread may write them to a socket.
+of these values are immutable, so that a thread may write them to a socket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def collect(
     cluster: ClusterFollower | None,
     uptime: float,
 ) -> Status:
-    """The present Status. ``changes`` and ``cluster`` are None until loaded; ``uptime``: seconds."""
+    """The present Status. ``changes`` and ``cluster`` are None until they are loaded; ``uptime``: seconds."""
     allocations, watcher = core.snapshots.now.allocations, core.watcher
     status = Status(
         version=__version__,

@@ -34,18 +34,18 @@ class Watchdog:
     def __init__(
         self, notifier: Notifier, heartbeats: Callable[[], Mapping[str, Heartbeat]], timeouts: Timeouts
     ) -> None:
-        """``heartbeats`` returns component → its heartbeat, at the time of the call."""
+        """``heartbeats`` returns the present heartbeat of each component."""
         self.problems: Latest[Mapping[str, str]] = Latest({})  # component → the problem with its loop
         self._notifier = notifier
         self._heartbeats = heartbeats
         self._interval = notifier.watchdog_interval or timeouts.watchdog_notice
 
     def problem(self) -> str | None:
-        """The problems that a restart would solve, as one text; None if there are none."""
+        """The problems that a restart of the daemon would solve, as one text; None if there are none."""
         return "; ".join(f"{name}: {text}" for name, text in self.problems.get().items()) or None
 
     async def run(self) -> None:
-        """Check the heartbeats and send the message, in half the time that systemd allows, for ever."""
+        """Check the heartbeats and send the message, twice in the time that systemd allows, for ever."""
         was_stopped = False
         while True:
             if not was_stopped:
@@ -57,7 +57,7 @@ class Watchdog:
             was_stopped = anyio.current_time() > began + 2 * self._interval  # and so did the loops
 
     def check(self) -> None:
-        """Check the heartbeats, and log loops that have stopped or run again."""
+        """Check the heartbeats, and log loops that are stuck or run again."""
         before = self.problems.get()
         now = {name: text for name, each in self._heartbeats().items() if (text := each.problem())}
         for name in now.keys() - before.keys():
@@ -80,7 +80,7 @@ class StatusLine:
         watchdog: Watchdog,
         timeouts: Timeouts,
     ) -> None:
-        """``status`` collects the Status; it may have changed whenever ``snapshots`` wakes its readers."""
+        """``status`` collects the Status, which may have changed whenever ``snapshots`` wakes its readers."""
         self._notifier = notifier
         self._snapshots = snapshots
         self._status = status
@@ -88,7 +88,7 @@ class StatusLine:
         self._watchdog = watchdog
 
     async def run(self) -> None:
-        """Send the line now, and whenever it has changed."""
+        """Send the status line to systemd now, and whenever it has changed."""
         if not self._notifier.listening:
             await anyio.sleep_forever()
         seen, told = -1, ""
@@ -101,7 +101,7 @@ class StatusLine:
 
 
 async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], limit: float) -> None:
-    """Read the settings again, between two messages to systemd; after ``limit`` seconds the reload ends."""
+    """Read the settings again, and report begin and end to systemd; this takes at most ``limit`` seconds."""
     notifier.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")  # for systemd 253
     try:
         with anyio.move_on_after(limit):
@@ -113,7 +113,7 @@ async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], 
 def line(status: Status, stopped: str | None = None) -> str:
     """The state of the daemon in one line: the first problem, then the numbers. Pure.
 
-    An Unhealthy device is only counted, because most often it is in use.
+    Unhealthy devices are only counted, because most of them are in use.
     """
     wrong = next(_wrong(status, stopped), None)
     return f"{_short(wrong)} | {_numbers(status)}" if wrong else _numbers(status)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs when a pod starts and stops using a device, by the answers of the kubelet.
 
-The log therefore shows which pod used a device last night. Each change is logged once; devices in use when
-the daemon starts count as a change. A pod whose name is not known yet is not logged: until the name is known,
-the previous pod counts as the user of the device.
+Therefore the log shows later which pod used a device at which time. Each change is logged once; devices in
+use when the daemon starts count as a change. A pod whose name is not known yet is not logged: until the name
+is known, the previous pod counts as the user of the device.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _only(these: Held, others: Held) -> Held:
 
 
 def _log(changed: Held, snapshot: Snapshot, *, in_use: bool) -> None:
-    """Log one line for each pod and resource; one line for several pods if there are many."""
+    """Log one line for each pod and resource; if there are many pods, log one line for several pods."""
     found: dict[ResourceName, dict[str, list[str]]] = {}
     for device_id, (resource, pod) in changed.items():
         found.setdefault(resource, {}).setdefault(pod, []).append(device_id)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applies one change to the host, and verifies it.
 
-A value that is already set is not written again. Every call may sleep in the kernel for as long as a VM
-runs, so callers use a thread that can be abandoned. Before each call, the caller checks whether a process
-uses the device (``open_files``).
+A value that is set already is not written again. Every call may sleep in the kernel for as long as a VM runs,
+so callers use a thread that can be abandoned. Before each call, the caller checks whether a process uses the
+device (``open_files``).
 """
 
 from __future__ import annotations

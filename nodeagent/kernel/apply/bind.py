@@ -27,7 +27,7 @@ _DRIVERS = "/sys/bus/pci/drivers"
 _PROBE = "/sys/bus/pci/drivers_probe"
 _NONE = ("", "(null)")  # content of driver_override when none is set
 _HINTS = {
-    errno.ENODEV: "it was removed, or its driver has changed: the next scan shows which",
+    errno.ENODEV: "the next scan shows whether the function was removed or has another driver",
     errno.EINVAL: "another function of its IOMMU group is in use: no host driver may be bound now",
 }
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
@@ -75,7 +75,7 @@ def _override_for(driver: str | None) -> str | None:
 
 
 def _check_allowed(root: Root, move: Move, forced: bool) -> None:
-    """Check a move just before the first write.
+    """Check a driver change just before the first write.
 
     :raises KernelRefused: if the function has changed since the plan, or is used by the host.
     """
@@ -83,7 +83,7 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
     if not root.exists(device):
         raise _refusal(move, "it is no longer on the host", "re-plug it, or remove it from the rule")
     if (now := _driver(root, move.address)) != move.now:
-        what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
+        what = f"its driver has changed from {move.now or 'none'} to {now or 'no driver'}"
         raise _refusal(move, what, "the next scan shows its current driver")
     if move.to is not None and not root.exists(f"{_DRIVERS}/{move.to}"):
         raise _refusal(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
@@ -167,8 +167,8 @@ def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
 
 
 def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
-    """Roll back these moves in this order; return the error, extended by the moves that could not be rolled
-    back.
+    """Undo these driver changes in this order; return the error, extended by the changes that could not be
+    undone.
     """
     stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:

@@ -36,7 +36,7 @@ def assemble(
     """Return the Host made of ``found``, the values by table and key; a value of None means that the object
     no longer exists.
 
-    ``frame`` is a Host with the simple facts; ``whole``: everything was read.
+    ``frame`` is a Host with the facts that are no devices; ``whole``: everything was read.
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)
@@ -55,7 +55,7 @@ def merge(
     whole: bool,
     order: Callable[[Any], SupportsRichComparison] | None,
 ) -> Mapping[K, V]:
-    """Return ``old`` updated by the values that were read: all of them (``whole``), or only some keys.
+    """Return the table ``old`` with the values that were read: all values (``whole``), or those of some keys.
 
     ``order`` returns the sort key of a table that is always sorted; None: the table is sorted by its keys.
     """
@@ -141,7 +141,7 @@ def _binding(function: PciFunction) -> tuple[object, ...]:
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """Return ``previous`` itself if nothing differs, else ``host`` with indexes reused from ``previous``.
 
-    ``read`` has the keys that were read, by table; None: everything was read. Values of other keys cannot
+    ``read`` has the keys that were read, by table; None: everything was read. The values of other keys cannot
     differ.
     """
     if all(_unchanged(previous, host, part.name) for part in fields(Host) if part.compare):

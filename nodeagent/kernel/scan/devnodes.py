@@ -34,7 +34,7 @@ _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus
 
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
-    """Return the nodes by path, for all paths and all matches of patterns. May block."""
+    """Return the device nodes by path, for all paths and all matches of patterns. May block."""
     paths: dict[str, bool] = {}  # → True if only a pattern matches the path
     for each in wanted:
         if is_pattern(each):
@@ -67,7 +67,7 @@ def _find_matches(root: Root, pattern: str) -> Iterator[str]:
 
 
 def _resolve_in_dev(root: Root, path: str) -> str | None:
-    """Return the target of the links of a path below /dev; None if that is outside or does not exist."""
+    """Return the target of the links of a path below /dev; None if it is outside /dev or does not exist."""
     left, at = path.split("/")[2:], DEV
     for _ in range(_LINKS + len(left)):
         if not left:
@@ -93,13 +93,13 @@ def _resolve_in_dev(root: Root, path: str) -> str | None:
 
 
 class _NodeReader:
-    """Reads some nodes; facts that they share are read once, when they are first needed."""
+    """Reads some device nodes; facts that several nodes share are read once, when they are first needed."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
 
     def node(self, path: str, *, by_pattern: bool = False) -> DevNode | None:
-        """Return the node of a path; None if it does not exist.
+        """Return the device node at a path; None if it does not exist.
 
         ``by_pattern``: the path matches a pattern, so it must not be a directory and needs a persistent
         name.
@@ -121,7 +121,7 @@ class _NodeReader:
     def _find_vfio_node(self, status: os.stat_result) -> str | None:
         """Return the kernel's own node of an IOMMU group or VFIO device with this device number.
 
-        A node that was created manually under another name is the same device.
+        A device node that was created manually under another name counts as this device node.
         """
         if not stat.S_ISCHR(status.st_mode):
             return None
@@ -131,7 +131,7 @@ class _NodeReader:
         return directory and f"{directory}/{name}"
 
     def _find_hardware(self, status: os.stat_result) -> DevNode:
-        """Return the hardware behind a device number; the path is still empty."""
+        """Return a device node with the hardware behind a device number, but still without a path."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
             return DevNode("")

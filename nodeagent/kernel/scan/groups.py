@@ -48,9 +48,9 @@ def _own_node(root: Root, name: str) -> bool | None:
     """Return True if the group's device node has the group's number, False if it has another one, None
     without a node.
 
-    The kernel neither removes nor replaces a node that it has not created (drivers/base/devtmpfs.c). A node
-    that was created manually remains when VFIO gives the group another number; it then belongs to another
-    group.
+    The kernel removes or replaces only device nodes that it has created itself (drivers/base/devtmpfs.c). A
+    node that was created manually remains when VFIO gives the group another number; it then belongs to
+    another group.
     """
     try:
         status = os.stat(root.path(f"{VFIO}/{name}"))  # noqa: PTH116 - text, not a Path

@@ -6,9 +6,9 @@ path, through virtio, USB and SCSI alike; then a few attributes of each are read
 reading one function, because it takes the same time for one as for all. May block: call it in a thread with
 a timeout.
 
-The kernel console uses the first framebuffer and the serial ports that the command line names. While only the
-console uses a framebuffer, no process has it open; the same is true for a serial port without a login. The
-sysfs path of a framebuffer or a serial port contains the PCI function.
+The kernel console uses the first framebuffer and the serial ports that the command line names. If only the
+console uses a framebuffer, no process has the framebuffer open; the same is true for a serial port without a
+login. The sysfs path of a framebuffer or a serial port contains the PCI function.
 
 A host driver releases its function only when the character devices below the function are closed (a
 display, a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. These

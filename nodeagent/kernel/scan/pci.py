@@ -82,8 +82,8 @@ def config_space_answers(root: Root, address: PciAddress) -> bool | None:
     """Return False if the configuration space reads as all ones; None if it cannot be read without waiting.
 
     The kernel blocks reads while it resets a function (pci_cfg_access_lock in drivers/pci/access.c), which
-    takes a second for a bus, and up to a minute for a device that is slow to return; a VM resets its
-    function when it starts. So a function that does not answer immediately is not considered unreadable.
+    takes a second for a bus, and up to a minute for a device that is slow to return; a VM resets its function
+    when it starts. Therefore a function that does not answer immediately does not count as unreadable.
     """
     answer = read_with_timeout(f"header of {address}", lambda: _read_header(root, address))
     return answer[0] if answer else None
@@ -243,12 +243,12 @@ def hexadecimal(text: str | None, digits: int) -> str | None:
 
 
 def _intern(word: str | None) -> str | None:
-    """Return one object for equal words: a thousand functions have few drivers, vendors, classes."""
+    """Return one object for equal words, which saves memory: many functions have the same driver."""
     return None if word is None else sys.intern(word)
 
 
 def natural(text: str | None) -> int | None:
-    """Return a decimal number; None if it is negative: the kernel's -1 means unknown."""
+    """Return a decimal number; None if it is negative, because -1 in sysfs means unknown."""
     if text is None or len(text) > _DIGITS or not text.isdecimal() or not text.isascii():
         return None
     return int(text)
@@ -269,7 +269,7 @@ def _group_number(text: str | None) -> GroupNumber | None:
 
 
 def find_vfs_of(root: Root, physical: str) -> frozenset[str]:
-    """Return the functions that name this one as their PF, even if it does not list them."""
+    """Return the functions that name this function as their PF, even if the PF does not list them."""
     names = root.names(DEVICES)
     return frozenset(name for name in names if root.link(f"{DEVICES}/{name}/physfn") == physical)
 
@@ -354,7 +354,7 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
 
 
 def _of_pf(physical: PciFunction) -> tuple[object, ...]:
-    """Return the facts of a PF that its VFs contain too."""
+    """Return the facts of a PF that are also stored in its VFs."""
     return physical.driver, physical.pf_interfaces
 
 

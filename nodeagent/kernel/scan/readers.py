@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines Reader, which describes how a scan reads one kind of object.
 
-A new kind is one more row in ``scanner.READERS``.
+A new kind of object needs one more row in ``scanner.READERS``.
 
 A Reader fills one table of the Host. It lists the objects, reads one object, provides a value for an object
 that does not answer, and names other objects to read again: free capacity and group membership change
@@ -20,7 +20,7 @@ NOT_READABLE = "not readable: being removed?"
 
 
 class Item(NamedTuple):
-    """One object to read: its table in the Host, and its key there."""
+    """One object to read: its table in the Host, and its key in this table."""
 
     table: str
     key: Any
@@ -31,14 +31,12 @@ class Reader(NamedTuple):
 
     Functions with a Root parameter may hang; functions with a Host parameter do no I/O.
 
-    ``list``: returns the keys of all objects that exist.
-    ``read``: returns the value of one key; None: the object does not exist.
-    ``unanswered``: returns the value for an object that does not answer in time.
+    ``list``: returns the keys of all objects that exist. ``read``: returns the value of one key; None: the
+    object does not exist. ``unanswered``: returns the value for an object whose read does not end in time.
     ``named``: returns the keys that an event's key refers to, () if there are none; None: another reader
-    handles it.
-    ``follow``: returns further objects to read after a value, from the previous Host, unless everything is
-    read.
-    ``recheck``: returns True if an object is unchanged; for devices this is faster than reading.
+    handles it. ``follow``: returns further objects to read after this one, from the previous Host, unless
+    everything is read. ``recheck``: returns True if an object is unchanged; for devices this is faster than
+    reading.
     """
 
     table: str

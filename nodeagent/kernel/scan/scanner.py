@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans the host: everything, or only the devices that an event named.
 
-One thread reads the devices one after the other, each with the Reader of its table. A reader may name
-further objects to read (``follow``): the group that a function has left, the PF of a VF, the parents of an
-mdev. A read of sysfs sleeps as long as the kernel locks the device, and no signal ends it. So a thread that
-reads one device for longer than the deadline is replaced: the device is listed as unreadable with its last
-known state, another thread reads the other devices, and the device is not read again before the first
-thread has returned. If k devices hang, the first scan takes k deadlines longer, later scans do not. The
-observer and commands call this module; ``assembly`` merges the results.
+One thread reads the devices one after the other, each with the Reader of its table. A reader may name further
+objects to read (``follow``): the group that a function has left, the PF of a VF, the parents of an mdev. A
+read of sysfs sleeps as long as the kernel locks the device, and no signal ends it. So a thread that reads one
+device for longer than the deadline is replaced by another thread, which reads the other devices; the hanging
+device is listed as unreadable with its last known state, and is not read again before the first thread has
+returned. Each hanging device makes the first scan one deadline longer; later scans take no longer.
+``agent.observe`` and the commands call this module; ``assembly`` merges the results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Scanner:
     def __init__(
         self, root: Root, scan_requests: ScanRequests, timeouts: Timeouts, *, deadline: float
     ) -> None:
-        """Create the scanner. When a stuck device can be read again, it is added to ``scan_requests``.
+        """Create the scanner. When a hanging device can be read again, a scan of it is requested in
+        ``scan_requests``.
 
         ``deadline``: seconds for one device.
         """
@@ -94,8 +95,8 @@ class Scanner:
     ) -> tuple[bool, Sequence[PciAddress]]:
         """Return True if these functions, mdevs and nodes, and their groups, are unchanged since ``host``.
 
-        The second result lists those of ``functions`` whose configuration space does not answer; reading it
-        wakes a sleeping function. Waits without a limit.
+        The second result lists the ``functions`` whose configuration space does not answer; reading it wakes
+        a sleeping function. Waits without a limit.
         """
 
         def read() -> tuple[bool, Sequence[PciAddress]]:
@@ -125,7 +126,7 @@ class Scanner:
                 return host
 
     def _forget(self, item: Item, _: object) -> None:
-        """Request a new scan of a stuck device when its thread has returned."""
+        """Request a new scan of a hanging device when its thread has returned."""
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:
             del self._stuck[item]
@@ -154,7 +155,7 @@ class Scanner:
 
 
 class _Reads:
-    """The reads of one scan, made by one thread at a time: ``run`` is for a thread, other methods for the
+    """The reads of one scan, by one thread at a time: ``run`` is called in a thread, other methods on the
     loop.
 
     A thread that was replaced reads no further device, and its late result is dropped.
@@ -188,7 +189,7 @@ class _Reads:
         self._since = 0.0  # monotonic seconds
 
     def run(self) -> Host | None:
-        """Read everything pending and return the Host; None if this thread was replaced meanwhile."""
+        """Read all pending devices and return the Host; None if this thread was replaced meanwhile."""
         with self._lock:
             self._thread += 1
             number = self._thread
@@ -233,7 +234,7 @@ class _Reads:
             return item
 
     def _list(self, number: int) -> bool:
-        """Read the lists of devices and the simple facts; return False if this thread was replaced
+        """Read the lists of devices and the facts that are no devices; False if this thread was replaced
         meanwhile.
         """
         frame = read_frame(self._root, self._previous, self._nodes, whole=self.whole)
@@ -258,7 +259,8 @@ class _Reads:
         self.found[item.table][item.key] = READERS[item.table].unanswered(item.key, self._previous)
 
     def _add(self, items: Iterable[Item]) -> None:
-        """Add items; each is read once, except an mdev parent that is named again after it was read.
+        """Add objects to read; each is read once, except an mdev parent that is added again after it was
+        read.
 
         The free capacity of a parent may have changed without an event.
         """
@@ -273,12 +275,12 @@ class _Reads:
 
 
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
-    """Return the devices that the keys of events name; None if a key names none: then everything must be
+    """Return the devices that the keys of events name; None if a key names no device: then everything must be
     read.
 
-    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``),
-    a USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. The function looks the keys up in
-    the previous Host and does no I/O.
+    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``), a
+    USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. The keys are looked up in the
+    previous Host, without I/O.
     """
     items: dict[str, dict[Item, None]] = {table: {} for table in READERS}
     for key in sorted(keys):
@@ -299,7 +301,7 @@ def list_devices(root: Root, nodes: Sequence[str]) -> Iterable[Item]:
 
 
 def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool) -> Host:
-    """Return a Host with the simple facts: device nodes, NUMA nodes, IOMMU, modules. May hang.
+    """Return a Host with the facts that are no devices: device nodes, NUMA nodes, IOMMU, modules. May hang.
 
     Facts that do not change until a reboot are read only by full scans.
     """
@@ -345,7 +347,7 @@ def _with_missing(root: Root, host: Host, *, vfio_loaded: bool) -> Host:
 
 
 def existing_nodes(root: Root, dev_nodes: Iterable[str]) -> frozenset[str]:
-    """Return these device nodes, and those of VFIO and iommufd, if they exist."""
+    """Return these device nodes, and the device nodes of VFIO and iommufd, as far as they exist."""
     return frozenset((*dev_nodes, *(path for path in COMMON_NODES if root.exists(path))))
 
 
@@ -397,7 +399,7 @@ def _device_reads_as_known(root: Root, device_id: str, host: Host) -> bool:
 
 
 def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
-    """Return the nodes without their persistent names, which a container does not get."""
+    """Return the device nodes without their persistent names, which are not visible in a container."""
     return {path: node._replace(alias="") for path, node in dev_nodes.items()}
 
 

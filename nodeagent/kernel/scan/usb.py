@@ -105,7 +105,7 @@ def _hexadecimal(text: str | None) -> str | None:
 
 
 def id_by_serial(found: UsbDevice) -> str | None:
-    """Return the id made of the serial number; None without one.
+    """Return the id made of the serial number; None if the device has no serial number.
 
     Characters that are not allowed in an id are replaced, and a hash is added.
     """
@@ -125,7 +125,7 @@ def id_by_port(found: UsbDevice) -> str:
 def assign_ids(
     read: Mapping[str, UsbDevice | None], known: Mapping[str, UsbDevice], whole: bool
 ) -> dict[str, UsbDevice | None]:
-    """Return the devices by id instead of by name, with None for ids that no longer exist. Does no I/O.
+    """Return the devices by id instead of by name, with None for an id that no longer exists. Does no I/O.
 
     A device that stays in its port keeps its id. If another device already has the same serial number, the
     id is made of the port; if two devices with one serial number appear together, the ids of both are made of

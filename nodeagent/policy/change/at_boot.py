@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions that are bound to VFIO at boot, before the host drivers. Pure.
 
-If a function that the host uses now were bound to VFIO at boot, the host would lack a mounted disk, a network
-interface with an address or the boot display. Functions in use are therefore refused as in ``bindings``,
-except for uses that end with a boot: open files, and allocations to pods. IOMMU groups are bound as a whole,
-as with a rule.
+If a function that the host uses now were bound to VFIO at boot, the host would lack a disk, a network
+interface or the boot display. Functions in use are therefore refused as in ``bindings``, except for uses that
+end with a boot: open files, and allocations to pods. IOMMU groups are bound as a whole, as with a rule.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
 
 
 def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
-    """The ``known`` entries without the entries of the named groups; functions that left the host can be
-    named, too.
+    """The ``known`` entries without those of the named groups; a name may be that of a function that left the
+    host.
     """
     wanted = [manual_requests.parse_name(name) for name in request.names]
     host = snapshot.host

@@ -6,10 +6,10 @@ VFIO assigns whole groups, so a group is bound as a whole or not at all. The Led
 of functions that nodeagent has bound; functions that an operator has bound in sysfs are never unbound. A
 manual request (``nodeagent bind``) counts as a rule. A rule is matched with a function as if the function had
 its former driver: otherwise a rule with ``drivers`` would no longer match the functions that it has bound. If
-only some functions of a group are bound and the rest cannot be, the bound ones get their former drivers. That
-happens if the daemon was killed halfway, or if another function was re-plugged and is in use. Functions 1 to
-7 of a card are bound before function 0 and restored after function 0, because the kernel links them to
-function 0 (drivers/pci/quirks.c, quirk_gpu_hda and others).
+only some functions of a group are bound and the rest cannot be, the bound ones get their former drivers. A
+group is bound in part if the daemon was killed halfway, or if one of its functions was re-plugged and is in
+use. Functions 1 to 7 of a card are bound before function 0 and restored after function 0, because the kernel
+links them to function 0 (drivers/pci/quirks.c, quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
-    """The functions of all groups that the plan binds, or refuses to bind."""
+    """The functions of all groups that the plan binds or refuses to bind."""
     named = {PciAddress(each) for step in plan.steps for each in moved(step.action)}
     named |= {PciAddress(each.subject) for each in plan.problems if each.code == ProblemCode.NOT_BOUND}
     return [each.address for members in find_groups(named & host.functions.keys(), host) for each in members]

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards: physical functions that can be split, their instances with owners, and their desired types. Pure.
 
-A card is a physical function with all its VFs; a parent that is no PCI function (as of a sample driver) is a
-card of its own. Two kinds of split cards are treated alike: cards with mdevs, and cards with VFs of NVIDIA's
+A card is a physical function with all its VFs; an mdev parent that is no PCI function (of a sample driver) is
+also a card. Two kinds of split cards are treated alike: cards with mdevs, and cards with VFs of NVIDIA's
 vendor-specific VFIO framework (``nvidia/current_vgpu_type``), in which each VF has at most one instance.
 
 Own instances are the mdevs and vGPUs that nodeagent may remove, because nodeagent created them or the
-operator lets nodeagent adopt those of others. These instances are never own: instances of an excluded or
-unknown vGPU type, instances of a type whose name is unknown, so that it may be an excluded one, and instances
-that mdevctl defines.
+operator lets nodeagent adopt those of others. nodeagent never removes instances of an excluded or unknown
+vGPU type, instances of a type whose name is unknown (it may be an excluded type), and instances that mdevctl
+defines.
 
-The types in the Node's list are assigned to cards round-robin. Cards for which the configuration has a
-separate list, or definitions of mdevctl, are not part of that, and may have several types. A definition of
-mdevctl names a parent and an mdev type; a definition that the host cannot meet is a problem, and changes
-nothing on the card.
+The types in the Node's list are assigned to cards round-robin. Cards with a separate list in the
+configuration or with definitions of mdevctl do not take part in the round-robin, and may have several types.
+A definition of mdevctl names a parent and an mdev type; if the host cannot create the defined mdev, nodeagent
+reports a problem and does not change the card.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class CardSpec:
     first.
 
     ``shared``: the list is the Node's, and the round-robin assigns one of its types to the card.
-    ``definitions``: these instances only. ``as_is``: why the card is unchanged, else None. ``unmet``: types
-    in the card's list that the card does not support.
+    ``definitions``: these instances only. ``as_is``: why nodeagent does not change the card; None if it may.
+    ``unmet``: types in the card's list that the card does not support.
     """
 
     types: Mapping[str, WantedType] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class Card:
 
     ``before`` are vGPU types that the VFs of the card have listed since boot; a VF that has a type lists no
     other types. ``partial``: the card may support more types than are known, because a VF has had a type
-    since boot. ``unread``: why too little is known of the card to change it. ``idle``: why the card has no
-    desired type.
+    since boot. ``unread``: why nodeagent knows too little of the card to change it. ``idle``: why the card
+    has no desired type.
     """
 
     address: str
@@ -111,7 +111,7 @@ class Card:
 
     @property
     def has_foreign(self) -> bool:
-        """True if the card has instances that nodeagent may not remove: then no others are created on the
+        """True if the card has instances that nodeagent may not remove: then it creates no others on the
         card.
 
         If definitions of mdevctl name the card, instances of a defined type do not count: mdevctl usually
@@ -248,8 +248,8 @@ def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) ->
 def _with_owner(
     instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
 ) -> Instance:
-    """The mdev or vGPU with its owner and the pod that uses it. ``foreign``: vGPU type → why nodeagent keeps
-    instances of that type; ``protected``: types whose instances are not adopted.
+    """The instance for an mdev or vGPU, with its owner and the pod that uses it. ``foreign``: vGPU type → why
+    nodeagent keeps instances of that type; ``protected``: types whose instances are not adopted.
     """
     wanted = snapshot.spec.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
@@ -271,7 +271,7 @@ def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
 
 
 def _find_leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
-    """Own mdevs and vGPUs whose removal is in progress, so that only their ids are still visible."""
+    """nodeagent's mdevs and vGPUs whose removal is in progress, so that only their ids are still visible."""
     for uuid in snapshot.host.leaving:
         for parent in card.parents:
             for type_id in (each.type_id for each in parent.types if not parent.vgpu):
@@ -315,9 +315,7 @@ def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> d
 
 
 def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str | None:
-    """Why this host cannot create the mdev of a definition, as a text; None if the host can, or if the mdev
-    exists.
-    """
+    """Why this host cannot create the mdev of a definition, as a text; None if it can, or the mdev exists."""
     parent, type_id = definition.parent, definition.type_id
     mdev_types = host.mdev_parents.get(parent)
     if mdev_types is None:

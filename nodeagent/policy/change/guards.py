@@ -2,8 +2,8 @@
 """Why a function must not be unbound from its driver: refusals, and uses for which a change waits. Pure.
 
 Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of the refusals. A
-function whose state is unknown is refused, too. The host's use of a function is read again right before the
-write (``kernel.apply.bind``), and open files are read again by ``agent.changing.step``.
+function whose state is unknown is not unbound either. The host's use of a function is read again right before
+the write (``kernel.apply.bind``), and open files are read again by ``agent.changing.step``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str |
 
 
 def _describe_removal(function: PciFunction, snapshot: Snapshot) -> str | None:
-    """The text for a function that is being unbound or cannot be read; None otherwise.
+    """The text for a function that is being unbound or cannot be read; None for any other function.
 
     If nodeagent bound the function from a host driver to VFIO, that driver may have left an open count, so
     the lowest count seen under VFIO does not mean that the function is in use.

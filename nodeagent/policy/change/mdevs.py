@@ -7,9 +7,9 @@ and no others are created beside them, unless the operator lets nodeagent adopt 
 cards round-robin, in the operator's order. In its turn, a type is assigned to the first unassigned card that
 has instances of the type, or that has no instances of any desired type and has room for this one. A card that
 has instances of a desired type takes part in the round-robin, so the result is the same after an
-interruption. Only unused instances are removed. How many instances fit on a card is known only when the card
-is empty. While a card is being emptied, cards that could get several types wait. A removal may wait weeks for
-a pod; meanwhile the card remains assigned to the new type.
+interruption. Only unused instances are removed. nodeagent knows only for an empty card how many instances fit
+on it. While a card is being emptied, cards that could get several types wait. A removal may wait weeks for a
+pod; meanwhile the card remains assigned to the new type.
 
 After the assignment each card is planned separately: no instance is created while instances of another type
 exist. An mdev without a driver is removed and created again. An action that the kernel refused is retried

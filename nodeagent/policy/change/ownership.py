@@ -28,7 +28,7 @@ def update_ledger(ledger: Ledger, host: Host, names: Names, coming: Set[str] = f
 
     The vGPU on a VF no longer counts as created by nodeagent if another program has cleared or changed the
     type. ``coming``: VFs whose type is being set, and that may not show it yet. ``names`` has names that no
-    VF lists, by ``vgpu_key``. Returns the same object if nothing is new.
+    VF lists, by ``vgpu_key``. If nothing has changed, the same Ledger object is returned.
     """
     vfs = [function for function in host.functions.values() if function.vgpu]
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains a card that is split: its types, the number that still fits, its mdevs and vGPUs, and their
+"""Explains a card that is split: its types with their free capacity, and its mdevs and vGPUs with their
 creator. Pure.
 
 This module uses the same list of cards as the Plan, and plans nothing.
@@ -50,7 +50,7 @@ class CardExplanation(NamedTuple):
 
 
 def explain(address: str, snapshot: Snapshot) -> CardExplanation | None:
-    """Return the card at a PCI address, or the mdev parent with that name; None if it is no card."""
+    """Return the card at a PCI address, or the mdev parent with that name; None if there is none."""
     card = next((card for card in cards.find_cards(snapshot) if card.address == address), None)
     if card is None:
         return None
@@ -82,7 +82,7 @@ def _instance(each: Instance, snapshot: Snapshot) -> CardInstance:
 
 
 def _made_by(each: Instance, snapshot: Snapshot) -> str | None:
-    """The creator of an mdev or vGPU; None without a machine id, which shows the mdevs of nodeagent."""
+    """The creator of an mdev or vGPU; None without a machine id, from which nodeagent makes its UUIDs."""
     if each.id in snapshot.spec.mdevs.defined:
         return MDEVCTL
     if not snapshot.machine_id or each.type_id is None:

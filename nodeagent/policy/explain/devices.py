@@ -26,9 +26,9 @@ class DeviceRow(NamedTuple):
     """One device in short.
 
     ``name`` is the name of the device model or of the vGPU type. ``resource`` is null if the device is not
-    offered; ``message`` has the cause. For an offered device, ``message`` says why the device is Unhealthy,
-    and is "" if it is Healthy. ``matched_by`` is "rule NAME", "discovery", or "" if the device stays listed
-    for another reason.
+    offered; ``message`` has the cause. ``message`` of an offered device says why it is Unhealthy, and is ""
+    if the device is Healthy. ``matched_by`` is "rule NAME", "discovery", or "" if the device stays listed for
+    another reason.
     """
 
     id: str
@@ -54,8 +54,9 @@ class DeviceRow(NamedTuple):
 class Member(NamedTuple):
     """A function of an IOMMU group, and its effect on the group.
 
-    ``role``: "vfio", "bridge", "unbound", "friendly" or "blocks". In a group that is not for VFIO also
-    "splits" (its driver splits it into mdevs or vGPUs) and "vacant" (it can have a vGPU type, but has none).
+    ``role``: "vfio", "bridge", "unbound", "friendly" or "blocks". In a group that is not for VFIO, also
+    "splits" (the driver splits the function into mdevs or vGPUs) and "vacant" (the function can have a vGPU
+    type, but has none).
     """
 
     address: str
@@ -69,7 +70,7 @@ def is_viable(members: Iterable[PciFunction]) -> bool:
 
 
 def is_blocked(roles: Iterable[str]) -> bool:
-    """Return True if a host driver in a group with these roles blocks VFIO, and the group is for VFIO."""
+    """Return True if a function on a host driver blocks a group with these roles that is for VFIO."""
     return "blocks" in roles
 
 
@@ -99,7 +100,7 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
 
 
 class DeviceExplanation(NamedTuple):
-    """All facts that decide about one device.
+    """All facts on which the state of one device depends.
 
     ``hint``: how to make the device available. ``healthy`` is null if the device is not offered. A PCI
     function has ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``.
@@ -142,7 +143,7 @@ def rows(decision: Decision) -> Iterator[DeviceRow]:
 
 
 def row(host_device: HostDevice, decision: Decision) -> DeviceRow:
-    """Return the row of one device of the Decision's host."""
+    """Return the row (one line of ``nodeagent scan``) of one device."""
     snapshot, offer = decision.snapshot, decision.offer_with(host_device.id)
     name = kinds.find_kind(host_device).text(host_device, snapshot.names)
     if offer is None:
@@ -238,7 +239,7 @@ Facts = list[tuple[str, str | None]]
 
 
 def facts_of(host_device: HostDevice) -> dict[str, str]:
-    """Return the known facts of a device that ``explain`` shows, by their first word."""
+    """Return the known facts of a device as ``explain`` shows them, by the first word of each line."""
     named, own = _FACTS.get(type(host_device), (_no_facts, _no_facts))
     facts = [
         *named(host_device),
@@ -315,7 +316,7 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
 
 
 def identity_of(host_device: HostDevice) -> dict[str, Any]:
-    """Return the fields of the document that only devices of this kind have."""
+    """Return the fields of the JSON document that only devices of this kind have."""
     return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), {}).items()}
 
 

@@ -2,7 +2,7 @@
 """Explains IOMMU groups: whether VFIO can use a group, the effect of each member, and the groups of the page.
 
 The status page shows a group if one of its devices is offered, is ready for VFIO, or has a class that is
-discovered: so an operator who misses a GPU finds it there with the reason. Groups with only bridges and host
+discovered, so it also shows a GPU that is not offered, with the reason. Groups with only bridges and host
 controllers are left out.
 """
 
@@ -64,7 +64,7 @@ def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberSta
 
 
 class GroupMember(NamedTuple):
-    """A device of a group, and its resource or why it has none; ``role``: its effect on VFIO, or "mdev"."""
+    """A device of an IOMMU group, and its resource or why it has none; ``role``: its effect on the group."""
 
     id: str
     driver: str | None

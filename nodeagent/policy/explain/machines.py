@@ -3,7 +3,7 @@
 or never. Pure.
 
 virt-controller requests one device of a resource for each entry of ``gpus`` and ``hostDevices`` (KubeVirt
-renderresources.go), and virt-launcher takes as many addresses from the variable of that resource.
+renderresources.go), and virt-launcher reads as many addresses from the environment variable of that resource.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CRName(NamedTuple):
 class ResourceRequest:
     """A resource that a VM requests, and the devices that its pod would get on this node.
 
-    ``messages``: one line for each fact that decides, and for each contradiction.
+    ``messages``: one line for each fact on which the verdict depends, and for each contradiction.
     """
 
     resource: str
@@ -205,7 +205,7 @@ def _nearest(resource: str, decision: Decision) -> str:
 
 
 def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decision: Decision) -> list[str]:
-    """One line for each state of the devices that the CR selects and that are not ``listed``."""
+    """One line for each state of devices that the KubeVirt CR selects, but this resource does not list."""
     snapshot = decision.snapshot
     others = (each for each in snapshot.host.devices() if each.id not in listed)
     return _together(
@@ -218,7 +218,7 @@ def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decis
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
-    """The state of a device that the CR selects, as a text."""
+    """The state of a device that the KubeVirt CR selects, as a text."""
     offer = decision.offer_with(host_device.id)
     if offer is None:
         becomes = f"not offered: {why_not_offered(host_device, decision.snapshot).text}"
@@ -258,7 +258,7 @@ def _present(
 
 
 def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:
-    """The grant that the container would get, for the devices that the kubelet would prefer."""
+    """The Allocate response for the container, with the devices that the kubelet would prefer."""
     places = prefer.find_places(free, resource, decision, same_pod=False)
     return grants.grant(resource, prefer.choose(free, (), count, places), decision)
 
@@ -280,7 +280,7 @@ def _together(said: Mapping[str, str]) -> list[str]:
 
 
 def _find_entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
-    """The entries that permit a resource."""
+    """The entries of the KubeVirt CR that permit a resource."""
     listed = () if cr is None or cr.permitted is None else cr.permitted
     return tuple(entry for entry in listed if entry.resource == resource)
 
@@ -303,7 +303,7 @@ def _describe_unusable_entry(cr: KubeVirtCR, resource: str) -> tuple[str, ...]:
 
 
 def _is_permitted(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
-    """True if the selector of an entry matches a device; a vGPU on a VF has both ids and a type."""
+    """True if the selector of a CR entry matches a device; a vGPU on a VF has PCI ids and a vGPU type."""
     if entry.kind is Kind.MDEV:
         return naming.normalize_type(entry.selector) in _find_type_names(host_device, names)
     if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
@@ -321,7 +321,7 @@ def _find_type_names(host_device: HostDevice, names: Names) -> frozenset[str]:
 
 
 def _describe_entry(entry: Permitted) -> str:
-    """The devices that an entry selects, as a text."""
+    """The devices that a CR entry selects, as a text."""
     return f"{WORDS[entry.kind]} {entry.selector}"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains passthrough rules: the functions that a rule binds, and the obstacles. Pure.
 
-The explanation is the plan of the function's IOMMU group (``policy.change.bindings``), which the daemon
-carries out. A manual request (``nodeagent bind``) counts as such a rule, too.
+The explanation is the plan for the function's IOMMU group (``policy.change.bindings``), as the daemon makes
+it. A manual request (``nodeagent bind``) counts as such a rule, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Binding(NamedTuple):
 
     @property
     def verdict(self) -> RuleVerdict:
-        """Return the rule, and its effect on the function."""
+        """Return the passthrough rule, and its effect on the function."""
         rule = self.rule.place if self.rule.place == bindings.MANUAL else label(_SECTION, self.rule.place)
         if self.obstacles:
             return RuleVerdict(rule, f"requires the driver {self.driver}; {self.obstacles}")
@@ -45,7 +45,7 @@ class Binding(NamedTuple):
 
     @property
     def to_do(self) -> str | None:
-        """Return how to get the function bound, "" if only time is needed; None if it is bound already."""
+        """Return how to get the function bound; "" if only time is needed, None if it is bound already."""
         if self.plan.problems:
             return "; ".join(dict.fromkeys(each.hint for each in self.plan.problems if each.hint))
         if self.plan.waiting:

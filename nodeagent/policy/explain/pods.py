@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains the devices of a pod by resource, in the form in which its container sees them. Pure.
 
-The kubelet tells which pod has a device, but not which of its containers, so the variables are shown as if
-one container had all devices.
+The kubelet reports the pod of a device, but not its container, so the variables are shown as if one container
+had all devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PodExplanation(NamedTuple):
 
 
 def holders(snapshot: Snapshot) -> Mapping[str, Holder]:
-    """The pod of each device id; a pending allocation is newer than the kubelet's answer."""
+    """The pod that uses each device; a pending allocation is newer than the kubelet's answer."""
     return {**snapshot.allocations.holders, **snapshot.reservations.pending}
 
 
@@ -55,7 +55,7 @@ def known(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def explain(pod: str, decision: Decision) -> PodExplanation | None:
-    """Return the devices of the pod; None if it is not known to have any."""
+    """Return the devices of the pod; None if nodeagent knows of none."""
     by_resource: dict[ResourceName, list[str]] = {}
     for device_id, holder in holders(decision.snapshot).items():
         if holder.named and str(holder) == pod:
@@ -80,7 +80,7 @@ def _part(name: ResourceName, ids: list[str], pod: str, decision: Decision) -> P
 
 
 def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:
-    """The Allocate response for these devices, whether healthy or not, because the pod already uses them."""
+    """The Allocate response for these devices, Healthy or not, because the pod already uses them."""
     if resource.direct:
         return grants.direct_grant(resource, [device.id for device in devices], decision)
     present = [each for device in devices for each in _behind(device.id, decision)]

@@ -2,7 +2,7 @@
 """Finds problems and notes that no device of the status shows, such as a missing IOMMU or driver. Pure.
 
 The daemon and ``scan`` report the same problems and notes. A device that is listed as Unhealthy is left out,
-because its Reason is shown. Mediated devices need neither an IOMMU nor vfio-pci.
+because the status shows its Reason. Mediated devices need neither an IOMMU nor vfio-pci.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class ListedDevice(NamedTuple):
-    """A device as it is listed to the kubelet, and the pod that uses it under this resource."""
+    """A device as listed to the kubelet, and the pod that uses it as a device of this resource."""
 
     id: str
     healthy: bool
@@ -29,7 +29,7 @@ class ListedDevice(NamedTuple):
 
 
 class ResourceExplanation(NamedTuple):
-    """A resource: its numbers of devices, the pods that use them, and the reasons of Unhealthy devices.
+    """A resource: how many devices it has, which pods use them, and why some are Unhealthy.
 
     ``free`` is null if the kubelet was not queried, ``registered`` if no daemon answered. ``possibilities``:
     devices that could be offered under this name, if it has none.
@@ -48,7 +48,7 @@ class ResourceExplanation(NamedTuple):
 
 
 def explain(name: str, decision: Decision, status: Status | None = None) -> ResourceExplanation | None:
-    """Return the resource with that name; None if neither a device nor a rule has it.
+    """Return the resource with that name; None if no device and no rule has this resource name.
 
     ``status`` is the Status of the daemon, which shows whether the resource is registered with the kubelet.
     """
@@ -84,8 +84,8 @@ def _list(device: Device, name: str, snapshot: Snapshot) -> ListedDevice:
 
 
 def remembered(status: Status, decision: Decision) -> Resources:
-    """The resources that the daemon lists although a Decision made now does not list them: the daemon
-    continues to list a resource without devices.
+    """The resources without devices that the daemon still lists, although a Decision from scratch has no such
+    resource.
 
     :raises ValueError: if it has an unknown Reason code.
     """
@@ -97,7 +97,7 @@ def remembered(status: Status, decision: Decision) -> Resources:
 
 
 def _kind(resource: ResourceStatus) -> Kind:
-    """The kind of the devices, by the form of their ids; this is never called for shares of a device node."""
+    """The kind of the devices, by the form of their ids; callers exclude shares of a device node."""
     kinds = (kind_of_id(device.id) for device in resource.devices)
     return next((kind for kind in kinds if kind is not None), Kind.PCI)
 

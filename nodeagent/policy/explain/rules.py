@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains rules: what each one matches on this node, why it does not match other devices, and idle rules.
+"""Explains rules: the devices that a rule matches, why it does not match others, and rules without a match.
 Pure.
 
-A rule, selector or alias that matches no device may be intended, because one configuration often serves many
-nodes: it is a note. Rules of the KubeVirt CR are for all nodes and get no note; ``policy.merge`` reports a
-rule without selectors. Bridges and hubs do not count, because no rule can match them.
+A rule, selector or alias that matches no device is reported as a note, because it may be intended: one
+configuration often serves many nodes. Rules of the KubeVirt CR are for all nodes and get no note;
+``policy.merge`` reports a rule without selectors. Bridges and hubs do not count, because no rule can match
+them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan l
 
 
 class RuleExplanation(NamedTuple):
-    """A rule and the devices that it matches on this Node; ``rejects``: reason why the rule does not match
-    devices → the number of these devices.
+    """A rule and the devices that it matches on this Node; ``rejects`` maps each reason for which the rule
+    does not match devices to their number.
 
-    ``note``: for a rule for device nodes or CDI devices, how they are allocated, or that there are none.
+    ``note`` says of device nodes and CDI devices how they are allocated, or that none exists.
     """
 
     resource: str
@@ -57,8 +58,8 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 
 
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
-    """Return whether the rule matches each device of its kind; for a rule for device nodes, return the
-    matching paths.
+    """Return for each device of the rule's kind whether the rule matches it; for a rule for device nodes,
+    return the matching paths.
     """
     if isinstance(rule, DirectRule):
         takes = _matched_directly(rule, decision.snapshot)
@@ -147,7 +148,7 @@ def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) ->
 def _unused_selectors(
     rule: DeviceRule, matched: Sequence[HostDevice], decision: Decision
 ) -> Iterator[Problem]:
-    """Yield a note about the rule if it matches no device, else about each idle selector, if they are few."""
+    """Yield a note about the rule if it matches no device, else about each selector that matches none."""
     names = decision.snapshot.names
     chosen: Sequence[Selector] = rule.selectors
     if matched and len(chosen) > _MOST_SELECTORS:
@@ -193,13 +194,13 @@ def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str
 
 
 def _find_cards(selector: MdevSelector, decision: Decision) -> list[str]:
-    """Return the parents that could have an mdev that the selector matches."""
+    """Return the parent devices on which an mdev that the selector matches could be created."""
     names, possible = decision.snapshot.names, _possible_mdevs(decision)
     return sorted({each.parent or "" for each in possible if selectors.is_match(selector, each, names)})
 
 
 def _possible_mdevs(decision: Decision) -> list[Mdev]:
-    """Return an mdev without an id for each type that could be created."""
+    """Return a hypothetical mdev without an id for each mdev type that could be created."""
     parents = decision.snapshot.host.mdev_parents
     return [Mdev("", parent, each.type_id, each.name) for parent, types in parents.items() for each in types]
 
@@ -223,7 +224,7 @@ def _unused_aliases(decision: Decision) -> Iterator[Problem]:
 
 
 def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return discovered name → its devices, each with the rule that matches it instead ("": none)."""
+    """Map each discovered name to its devices, each with the rule that matches it instead ("": none)."""
     spec, names = decision.snapshot.spec, decision.snapshot.names
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Suggests devices for a resource that has none: by an alias, from a card, or with another driver. Pure.
 
-Each suggestion is matched like a real device, so rules, aliases and names all count.
+A suggested device is matched with rules, aliases and names like a real device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeagent.policy.offer import matches
 
 
 class Suggestion(NamedTuple):
-    """A device that the resource could have, and what is missing for that."""
+    """A device that the resource could have, and the missing condition for that."""
 
     message: str
     missing: str
@@ -63,7 +63,7 @@ def _from_cards(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
 
 
 def _imagine(parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> tuple[HostDevice | None, Names]:
-    """Return the device that an instance of the type on the parent would be, and all names."""
+    """Return a hypothetical instance of the type on the parent, and the names of all types."""
     function = snapshot.host.functions.get(PciAddress(parent.address))
     if not parent.vgpu:
         vendor = function.vendor if function is not None else None
@@ -82,7 +82,7 @@ def _matches_as(name: str, imagined: HostDevice | None, names: Names, snapshot: 
 
 
 def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
-    """Return why the card has no instance of the type: the first thing that has to change."""
+    """Return why the card has no instance of the type, and so the first thing that has to change."""
     wanted, room = snapshot.spec.mdevs, card.room(type_id)
     present = [each.type_id or "unknown type" for each in card.instances]
     if not room:

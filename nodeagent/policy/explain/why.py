@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains why a device is not offered, and the verdict of each rule. Pure.
 
-``scan``, ``explain`` and the status page all show this one answer. A device that a rule or discovery would
-match is judged by the checks that make an offered device Unhealthy (``policy.offer.health``): so the text is
-the same before and after a rule names it.
+``scan``, ``explain`` and the status page all show this one answer. If a rule or discovery would match the
+device, the same checks apply as to an offered device (``policy.offer.health``): so the text is the same
+before and after a rule names the device.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _not_matched(host_device: HostDevice, snapshot: Snapshot) -> str:
 
 
 def _describe_incomplete(rule: UsbRule, host: Host) -> str:
-    """Return why a USB device is in no set of a rule that matches it: the selectors that match no device."""
+    """Return why a USB device is in no set of a rule that matches it: some selectors match no free device."""
     missing = [
         ":".join(",".join(values) for values in selector if values)
         for selector in rule.selectors
@@ -123,7 +123,7 @@ def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
 
 
 def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
-    """Return the fix for the audio function of a card; if the card is not ready, look at the card."""
+    """Return the fix for the audio function of a card; if the card is not ready, it names the card."""
     if not groups.is_assignable(card):
         return f"explain its card: nodeagent explain {card.address}"
     if not groups.find_blockers((audio,)):
@@ -132,7 +132,7 @@ def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
 
 
 def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
-    """Return the rules that were checked for the device, up to the first match, with their refusals."""
+    """Return the rules in their order up to the first that matches the device, each with its verdict."""
     snapshot, offer, asked = decision.snapshot, decision.offer_with(host_device.id), []
     group = _group(host_device, snapshot.host)
     for rule, refusal in matches.find_verdicts(host_device, group, snapshot.spec, snapshot.names):

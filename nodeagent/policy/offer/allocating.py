@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of an Allocate, in the order in which ``agent.allocate`` makes them. Pure.
 
-They answer these questions. Is the requesting pod another one than at the last Allocate (for
+They answer these questions. Is the requesting pod a different one than at the last Allocate (for
 ``agent.reservations``)? Does the pod matter? Does another pod use a device of the same IOMMU groups? Which
-parts of the host are read again? Which devices may the container of a former pod still have open?
+devices and device nodes have to be read again? Which devices may the container of a former pod still have
+open?
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class Request(NamedTuple):
-    """The devices of one resource that a container requests, and the Decision by which they are checked."""
+    """The devices of one resource that a container requests, and the Decision used to check them."""
 
     resource: Resource
     device_ids: Sequence[str]
@@ -31,16 +32,18 @@ class Request(NamedTuple):
 
 
 def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice]) -> bool:
-    """True if the pod that requests ``now`` is another one than ``before``, when this admission was
-    ``allocated`` these devices.
+    """True if another pod requests devices ``now`` than ``before``, when the pod was ``allocated`` its
+    devices.
 
-    No request names its pod, so two answers of PodResources are compared. The kubelet admits one pod at a
-    time and lists it from right before its admission on (``HandlePodAdditions`` in pkg/kubelet/kubelet.go).
-    At a pod's second Allocate it lists the devices of the first one (measured on 1.36.3). Plain init
-    containers are never listed, and a name may be used again, so names and devices are both compared.
+    An Allocate request does not name its pod, so two answers of PodResources are compared. The kubelet admits
+    one pod at a time, and PodResources lists a pod from the moment before its admission
+    (``HandlePodAdditions`` in pkg/kubelet/kubelet.go). At a pod's second Allocate, PodResources lists the
+    devices of the first one (measured on 1.36.3). PodResources never lists plain init containers, and a later
+    pod may have the same name, so both names and devices are compared.
 
-    No pod is added while an Allocate is open, so a new name means that the admission is over. A pod that
-    lists other devices than before got them in its own admission, or is a new pod of that name.
+    The kubelet adds no pod to the list during an Allocate, so a new name means that the admission of the
+    former pod is over. A pod with other devices than before got them in its own admission, or is a new pod
+    with the same name.
     """
     if not now.keys() <= before.keys():
         return True
@@ -50,12 +53,12 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice])
 
 
 def find_owners(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
-    """The pods that PodResources lists with some of these devices, not with plain init containers."""
+    """The pods that PodResources lists with some of these devices; it lists no plain init containers."""
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
 
 def is_shared(request: Request) -> bool:
-    """True if all devices are shares of device nodes, so several pods may use the same node."""
+    """True if all requested devices are shares of device nodes: several pods may use one device node."""
     if not request.resource.direct:
         return False
     rule = grants.find_direct_rule(request.resource, request.decision)
@@ -67,9 +70,9 @@ def is_shared(request: Request) -> bool:
 
 
 def is_contended(request: Request) -> bool:
-    """True if it matters which pod requests.
+    """True if the result of the Allocate depends on the requesting pod.
 
-    That is so if a pod uses one of these devices or another device of their groups, or if another resource
+    It does if a pod uses one of these devices or another device of their groups, or if another resource
     offers a device of their groups.
     """
     if is_part_in_use(request):
@@ -94,9 +97,9 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
     """Check that no other pod uses one of these devices, or another device of their groups.
 
     ``owned``: devices that certainly belong to the requesting pod; ``pods``: the answer of PodResources, if
-    it was queried. An id that no listed pod has belongs to the requesting pod: a container may reuse the
-    devices of a plain init container of its pod, and the kubelet allocates no id to two live pods. But the
-    kubelet may request a device of another pod: ``UpdateAllocatedDevices``
+    it was queried. If no listed pod has an id, the id belongs to the requesting pod: a container may reuse
+    the devices of a plain init container of its pod, and the kubelet allocates no id to two live pods. But
+    the kubelet may request a device of another pod: ``UpdateAllocatedDevices``
     (pkg/kubelet/cm/devicemanager/manager.go) recounts the free devices without those of an open Allocate.
 
     :raises AllocationRefused: with the pod that uses a device.
@@ -120,14 +123,14 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
 
 
 def _find_named(request: Request) -> frozenset[ResourceDevice]:
-    """The requested devices that a pod with a known name has."""
+    """The requested devices that pods with known names use."""
     name, allocations = request.resource.name, request.decision.snapshot.allocations
     holders = ((each, allocations.holder_of(name, each)) for each in request.device_ids)
     return frozenset((name, each) for each, holder in holders if holder is not None and holder.named)
 
 
 def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
-    """The pods that use the device or others of its group, by the id in use; the device itself first."""
+    """The pods that use the device or others of its group, by the id in use; the device comes first."""
     resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:
@@ -142,8 +145,8 @@ def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
 def _find_direct_users(device_id: str, request: Request) -> Iterator[Holder]:
     """The pods that use a device node or a CDI device, also under a former name of its resource.
 
-    Other plugins may use the same id for another device. It is the same device if the resource is ours, or
-    if the same node or CDI device was allocated with the id.
+    Other device plugins may use the same id for another device. An id means the same device if the resource
+    is ours, or if the same node or CDI device was allocated with it.
     """
     resource, snapshot = request.resource, request.decision.snapshot
     pending = snapshot.reservations.pending.get(device_id)
@@ -158,7 +161,7 @@ def _find_direct_users(device_id: str, request: Request) -> Iterator[Holder]:
 
 
 def _is_same_device(name: ResourceName, device_id: str, request: Request) -> bool:
-    """True if the other resource has allocated the same node or CDI device with this id."""
+    """True if the same device node or CDI device was allocated under the other resource with this id."""
     before = frozenset(request.decision.snapshot.allocations.answer(name, device_id))
     if not before or request.resource.device(device_id) is None:
         return False
@@ -167,7 +170,7 @@ def _is_same_device(name: ResourceName, device_id: str, request: Request) -> boo
 
 
 def find_sources(request: Request) -> tuple[str, ...]:
-    """The ids and paths to read again: the nodes of the devices, or the devices, their VFs and groups."""
+    """The ids and paths to read again: the device nodes, or the devices with their VFs and IOMMU groups."""
     resource, decision = request.resource, request.decision
     rule = grants.find_direct_rule(resource, decision)
     if rule is not None:
@@ -185,7 +188,7 @@ def find_sources(request: Request) -> tuple[str, ...]:
 
 
 def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
-    """The functions on a VFIO driver that are allocated with these ids."""
+    """The PCI functions on a VFIO driver that belong to these device ids."""
     decision = request.decision
     offers = map(decision.offer_of, request.device_ids)
     names = (name for offer in offers if offer is not None for name in offer.host_devices)
@@ -194,9 +197,11 @@ def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
 
 
 def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
-    """The devices that no process may have open: these and their groups, except the devices of listed pods.
+    """The devices that no process may have open: the requested ones and the other devices of their groups,
+    without the devices of listed pods.
 
-    After a force deletion the kubelet allocates a device while the old container still has it open.
+    After a force deletion of a pod, the kubelet allocates its device again while the old container still has
+    the device open.
     """
     resource, decision = request.resource, request.decision
     snapshot, listed = decision.snapshot, listed_devices(pods)
@@ -216,7 +221,7 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
 
 
 def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: Decision) -> bool:
-    """True if a listed pod has one of the ids; a number may be a share of another plugin, not a group."""
+    """True if a listed pod has one of the ids; a numeric id may be a share of another plugin's device."""
     allocations, listed_ids = decision.snapshot.allocations, {each for _, each in listed}
     holders = ((each, allocations.holder(each)) for each in ids)
     return any(
@@ -227,7 +232,7 @@ def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: 
 
 
 def check_usb_nodes(request: Request) -> None:
-    """Check that the USB devices are the recorded ones: a set may have changed since its nodes were prepared.
+    """Check that the USB devices are the recorded ones: a set may have changed since their owner was changed.
 
     :raises AllocationRefused: for the first device that is not.
     """
@@ -245,7 +250,7 @@ def check_usb_nodes(request: Request) -> None:
 
 
 def find_host_functions(request: Request) -> frozenset[PciAddress]:
-    """The functions on host drivers that these nodes, CDI devices or USB devices belong to."""
+    """The PCI functions on host drivers to which these device nodes, CDI devices or USB devices belong."""
     resource, decision = request.resource, request.decision
     rule = grants.find_direct_rule(resource, decision)
     if rule is not None:

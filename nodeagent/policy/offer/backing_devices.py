@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices behind device nodes: whether a container may use the node, and its NUMA node. Pure.
+"""The devices behind device nodes: whether a container may use a device node, and its NUMA node. Pure.
 
-A function that can be assigned to a VM is not allocated to a container: the PCI address behind a node
-decides, not the rule that names the node. A USB device that a USB rule offers is not allocated to a container
-by its device node either. The node of an IOMMU group is allocated only together with the devices of the
-group, because only their users are checked.
+If the PCI function behind a device node can be assigned to a VM, the device node is not allocated to a
+container, even if a rule names it. If a USB rule offers a USB device, no container gets the device by its
+device node either. The device node of an IOMMU group is allocated only together with devices of the group,
+because nodeagent checks only the users of devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.policy.offer.units import find_announced_numa
 
 
 def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
-    """Why a container cannot use one of the nodes; None if it can."""
+    """Why a container cannot use one of the device nodes; None if it can use all of them."""
     for node in nodes:
         if of_groups(node.real):
             return _describe_group_node(node)
@@ -54,7 +54,7 @@ def _describe_group_node(node: DevNode) -> Reason:
 
 
 def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
-    """The USB device behind the node, maybe through its driver, and the rule that offers it."""
+    """The USB device behind the device node (directly or through its driver), and the rule that offers it."""
     for device in find_usb_devices(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.is_matched_by_rule(rule, device)), None)
@@ -64,7 +64,7 @@ def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, Usb
 
 
 def find_usb_devices(node: DevNode, host: Host) -> Iterator[UsbDevice]:
-    """The USB devices that the node belongs to, directly or through a driver."""
+    """The USB devices to which the device node belongs, directly or through a driver."""
     names = host.usb_names
     yield from (names[each] for each in (node.parent or "").split("/") if each in names)
     if node.covers(NODES) or node.real.startswith(f"{NODES}/"):
@@ -72,7 +72,7 @@ def find_usb_devices(node: DevNode, host: Host) -> Iterator[UsbDevice]:
 
 
 def _find_allocated_usb(node: DevNode, snapshot: Snapshot) -> Reason | None:
-    """Why the node is unavailable while a pod has its USB device; the rule of that pod may be deleted."""
+    """Why the device node is unavailable while a pod has its USB device, even if no rule offers that."""
     on_the_way = (node.parent or "").split("/")
     for head, loans in snapshot.loans.items():
         for loan in loans:
@@ -102,11 +102,11 @@ def _describe_vfio_node(node: DevNode, function: PciFunction) -> Reason:
 
 
 def find_numa(nodes: Iterable[DevNode], host: Host) -> int | None:
-    """The NUMA node of the functions behind the nodes, if all have the same one."""
+    """The NUMA node of the PCI functions behind the device nodes, if all have the same one."""
     found = {function.numa_node for function in find_functions(nodes, host) if function.numa_node is not None}
     return find_announced_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
 
 
 def find_functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:
-    """The PCI functions behind the nodes."""
+    """The PCI functions behind the device nodes."""
     return (found for node in nodes for each in node.functions if (found := host.functions.get(each)))

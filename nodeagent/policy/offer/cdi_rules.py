@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources of CDI devices: each CDI name is one Device, and is allocated by that name. Pure.
 
-The first rule that matches a name gets it. Names with the same container edits are one device, and the first
-name counts: GPUs are often listed by number and by UUID. This module is loaded when there is a rule for CDI
-devices.
+The first rule that matches a name gets it. CDI names with the same container edits are one device, which is
+listed by the first name: a CDI file often has each GPU by number and by UUID. This module is loaded when
+there is a rule for CDI devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID_LIMIT = 63
 
 
 def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
-    """The resource of a rule; a Device is Healthy while its file is valid and all of its nodes exist."""
+    """The resource of a rule; a Device is Healthy while its CDI file is valid and its device nodes exist."""
     host = snapshot.host
     devices = (
         Device(
@@ -39,7 +39,7 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
 
 
 def device_id(name: str) -> DeviceId:
-    """The qualified name as a device id; a long name is cut, and ends in a hash of the whole name."""
+    """The qualified CDI name as a device id; a long name is cut, and ends in a hash of the whole name."""
     if len(name) <= _ID_LIMIT:
         return DeviceId(name)
     return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")
@@ -51,18 +51,18 @@ def find_names(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def has_node(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
-    """True if a device that the rule matches has the node of that path."""
+    """True if a CDI device that the rule matches contains the device node with that path."""
     return any(path in entry.device.paths for entry in _find_entries(rule, snapshot))
 
 
 def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
-    """The names for a container, in the order of the request."""
+    """The CDI names for a container, in the order of the requested ids."""
     known = _by_id(rule, snapshot)
     return Grant(cdi=tuple(known[each].name for each in device_ids if each in known))
 
 
 def find_sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The node paths in the files of these devices, and the addresses of the functions behind them."""
+    """The device nodes of these CDI devices, and the PCI addresses of the functions behind the nodes."""
     known, host = _by_id(rule, snapshot), snapshot.host
     chosen = [known[each] for each in device_ids if each in known]
     paths = (path for entry in chosen for path in entry.device.paths if is_node_path(path))

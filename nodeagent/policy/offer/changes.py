@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two Snapshots with the same Spec, to find the devices whose offers may differ. Pure.
+"""Compares two Snapshots with the same Spec, to find the devices that must be decided again. Pure.
 
 Unchanged parts of a Snapshot are the same objects, so only changed parts are compared. A Host lists its own
 changes (``changes_since``).
@@ -25,11 +25,10 @@ _OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}
 
 
 class Changed(NamedTuple):
-    """The units to decide again, and the ids that another pod or no pod uses now.
+    """The units (IOMMU groups) to decide again, and the ids that another pod or no pod uses now.
 
-    In ``rebuilt`` units, devices of the host have changed. In ``rechecked`` units, the devices and matches
-    are as before, and only their health may differ. ``rebuilt`` and ``rechecked`` keep the order in which
-    units are decided.
+    ``rebuilt`` units have changed devices. ``rechecked`` units have the same devices and matches as before,
+    and only the health may differ. ``rebuilt`` and ``rechecked`` keep the order in which units are decided.
     """
 
     rebuilt: Mapping[UnitId, None]
@@ -38,7 +37,7 @@ class Changed(NamedTuple):
 
 
 def find_changes(before: Snapshot, now: Snapshot) -> Changed:
-    """The units of ``now`` to decide again after the offers of ``before``."""
+    """The units of the Snapshot ``now`` that must be decided again after the Snapshot ``before``."""
     rebuilt: dict[UnitId, None] = {}
     rechecked: dict[UnitId, None] | None = None
     if before.host is not now.host:
@@ -86,13 +85,13 @@ def _has_path(rule: NodeRule, path: str) -> bool:
 
 
 def _find_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
-    """The groups whose unplugged devices have changed, or are used by another pod."""
+    """The IOMMU groups whose unplugged devices have changed, or are used by another pod."""
     differ = before.unplugged ^ now.unplugged
     return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
 
 
 def _is_node_changed(before: Snapshot, now: Snapshot) -> bool:
-    """True if pods may have other device nodes than before."""
+    """True if the device nodes in pods may have changed."""
     if before.allocations.nodes is not now.allocations.nodes:
         return True
     return before.host.dev_nodes is not now.host.dev_nodes or before.host.cdi is not now.host.cdi
@@ -121,7 +120,7 @@ def _find_rebuilt(before: Host, now: Host) -> dict[UnitId, None]:
 
 
 def _find_changed_holders(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
-    """The ids that another pod, or no pod, uses now. Most new Holder objects equal old ones."""
+    """The ids that another pod, or no pod, uses now; new Holder objects often equal the old ones."""
     if before is now:
         return frozenset()
     changed = differing(before, now)
@@ -139,7 +138,7 @@ def _find_changed_tables(before: ByResource[Holder], now: ByResource[Holder]) ->
 
 
 def _find_open_units(host: Host) -> dict[UnitId, None]:
-    """The units with an open device: only for these it matters whether all allocations are known."""
+    """The units with an open device: only their health depends on whether all allocations are known."""
     functions = host.functions.values()
     opened = filter(groups.is_open, functions)
     return {unit: None for each in opened for unit in units.find_dependents(each, host)}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two Decisions: the changes that another configuration makes for the kubelet and for pods. Pure.
 
-A pod keeps its devices in any case, so the affected pods are those with a device that is listed under another
-resource or with another health. Renders no text.
+A pod keeps its devices in any case; a pod is affected if one of its devices gets another resource or another
+health. Renders no text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Counted(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """A resource whose numbers differ; null: the resource does not exist."""
+    """A resource whose numbers of devices differ; null: the resource does not exist."""
 
     name: ResourceName
     before: Counted | None
@@ -38,7 +38,7 @@ class Listed(NamedTuple):
 
 
 class DeviceChange(NamedTuple):
-    """A device whose resource or health changes; null: not listed. ``holder``: the pod that uses it now."""
+    """A device whose resource or health changes; null: it is not listed. ``holder``: the pod that uses it."""
 
     id: DeviceId
     before: Listed | None
@@ -98,8 +98,8 @@ def _find_changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
 
 
 def _list_devices(decision: Decision) -> dict[DeviceId, dict[ResourceName, Device]]:
-    """Device id → its entry in each resource. A share of a device node may be in several resources, and a
-    device in use in two.
+    """Device id → its entry in each resource. A share of a device node may be listed in several resources,
+    and a device in use in two.
     """
     found: dict[DeviceId, dict[ResourceName, Device]] = {}
     for name, resource in decision.resources.items():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic discovery: the devices that it matches, and the texts for their resource names. Pure.
+"""Automatic discovery: which devices get a resource without a rule, and the texts for the resource names.
+Pure.
 
 Discovery matches every mdev, every VF with a vGPU type, and the functions of the configured classes that are
-bound to a VFIO driver. Audio, USB and bridge functions of a card are in the IOMMU group of the card, and get
-no separate resource.
+bound to a VFIO driver. Audio, USB and bridge functions of a card are in the card's IOMMU group, and get no
+resource of their own.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function,
 
 
 class Label(NamedTuple):
-    """The source of a resource name: the kind of the device, its device or type id, and the text of that id.
+    """The data for a resource name: the kind of the device, its device or type id, and the name of that id.
 
-    ``domain``: the domain of the name, "" if it follows from the vendor.
+    ``domain``: the domain of the resource name; "" if the vendor determines it.
     """
 
     kind: Kind
@@ -76,20 +77,20 @@ def explain_unassignable(function: PciFunction, group: Group | None) -> str | No
 
 
 def describe_driver(function: PciFunction) -> str:
-    """The text for a function that is not bound to a VFIO driver."""
+    """The message that the PCI function is not bound to a VFIO driver."""
     if function.driver is None:
         return "it has no driver; it must be bound to a VFIO driver"
     return f"its driver is {function.driver}, not a VFIO driver"
 
 
 def mdev_label(mdev: Mdev, names: Names) -> Label:
-    """The label of an mdev: its type."""
+    """The data for the resource name of an mdev: its type."""
     domain = "" if mdev.vendor is not None else SOFTWARE_DOMAIN
     return Label(Kind.MDEV, mdev.type_id or "", mdev_text(mdev, names), domain)
 
 
 def function_label(function: PciFunction, names: Names) -> Label:
-    """The label of a function; a vGPU is named like an mdev of its type."""
+    """The data for the resource name of a PCI function; a vGPU is named like an mdev of its type."""
     vgpu = groups.find_vgpu_type(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))
@@ -97,10 +98,10 @@ def function_label(function: PciFunction, names: Names) -> Label:
 
 
 def mdev_text(mdev: Mdev, _: Names) -> str | None:
-    """The name of the mdev's type, or else its id."""
+    """The name of the mdev's type, or else the id of the type."""
     return mdev.type_name or mdev.type_id
 
 
 def function_text(function: PciFunction, names: Names) -> str | None:
-    """The name of the function in pci.ids."""
+    """The name of the PCI function in pci.ids."""
     return names.get(f"{function.vendor}:{function.device}")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the Allocate response for the devices that the kubelet has chosen, as virt-launcher reads it. Pure.
 
-Environment: one variable per resource, with addresses or UUIDs in the order of the requested ids (KubeVirt
-pkg/util/util.go). Nodes: always ``/dev/vfio/vfio``, because virt-handler changes owners only if it exists. An
-id that is unknown or not Healthy is refused with a message, never skipped.
+Environment: one variable per resource has the addresses or UUIDs in the order of the requested ids (KubeVirt
+pkg/util/util.go). Device nodes: ``/dev/vfio/vfio`` is always included, because without it virt-handler does
+not change the owners of device nodes. If an id is unknown or not Healthy, the whole request is refused with a
+message.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CDI_KIND = "nodeagent.local/vfio"
 
 
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
-    """The grant for one container.
+    """The Allocate response (grant) for one container.
 
     :raises AllocationRefused: if one of the ids cannot be allocated.
     """
@@ -43,7 +44,7 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
 
 
 def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Check that each id is listed, because the kubelet may send any text.
+    """Check that each id is listed by the resource, because the kubelet may send any text.
 
     :raises AllocationRefused: for the first id that is not listed.
     """
@@ -56,7 +57,7 @@ def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
 
 
 def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Check that each id is listed and Healthy; a re-plugged USB device is allocated with its new address.
+    """Check that each id is listed and Healthy; a re-plugged USB device is allocated with its new number.
 
     :raises AllocationRefused: for the first id that is not.
     """
@@ -69,7 +70,7 @@ def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
-    """The environment variables by which virt-launcher finds these devices, one for each kind, in order."""
+    """The environment variables from which virt-launcher reads these devices, one for each kind of device."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
         address = kinds.find_kind(host_device).address(host_device)
@@ -80,7 +81,8 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     """The device nodes for these devices, each once, in the order of the devices.
 
-    The memory of a socket (``Host.egm``) is allocated only with all of its GPUs: pods must not share it.
+    The extended memory of a CPU socket (``Host.egm``) is included only with all GPUs of the socket, because
+    pods must not share it.
     """
     devices = {each.id: each for each in host_devices}
     found = (kinds.find_kind(each).nodes(each, iommufd, host) for each in devices.values())
@@ -90,10 +92,10 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
 
 
 def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:
-    """The CDI devices, by name, with their nodes, for each device of a resource that is Healthy or in use.
+    """The entries of the CDI file, by name: the device nodes of each device that is Healthy or in use.
 
-    A device in use is included because a container of its pod may restart, even if the device was allocated
-    under another resource.
+    A device in use is included, because a container of its pod may restart; this also holds for a device that
+    was allocated under another resource.
     """
     return {
         device.id: {
@@ -106,12 +108,12 @@ def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str
 
 
 def cdi_spec(entries: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """The CDI document (version 0.5.0) with these devices."""
+    """The content of the CDI file (version 0.5.0) with these devices."""
     return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": list(entries.values())}
 
 
 def _is_in_use_here(resource: Resource, device_id: str, decision: Decision) -> bool:
-    """True if the device is in use and this resource offers it now: a name is in one file only."""
+    """True if the device is in use and this resource offers it: each device is in one CDI file only."""
     offer, snapshot = decision.offer_of(device_id), decision.snapshot
     held = snapshot.holder(device_id) is not None
     return held and offer is not None and offer.match.resource == resource.name
@@ -132,13 +134,13 @@ def find_host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, .
 
 
 def find_direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
-    """The rule for nodes or CDI devices that defines the resource; None if there is none (any more)."""
+    """The rule for device nodes or CDI devices that defines the resource; None if there is none."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 
 def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:
-    """The grant for devices of a rule for nodes or CDI devices, healthy or not.
+    """The Allocate response for devices of a rule for device nodes or CDI devices, Healthy or not.
 
     :raises AllocationRefused: if no rule offers the resource any more.
     """
@@ -155,7 +157,7 @@ def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decisi
 
 
 def find_direct_sources(rule: DirectRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The paths and addresses on which the health of devices of a rule for nodes or CDI devices depends."""
+    """The paths and addresses on which the health of device nodes or CDI devices depends."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 

@@ -3,8 +3,9 @@
 
 One function for each kind of device calls its checks in order: first those of the device itself, then those
 of its group and nodes, then whether it is in use. The first check that fails gives the Reason. The checks run
-again after each change, so a Reason that can end by itself ends by itself. ``kinds.find_reason`` calls them
-for ``units``, for ``not_offered`` and for ``explain``. The checks of USB devices are in ``usb_health``.
+again after each change of the host, so a device is Healthy again when the cause has ended.
+``kinds.find_reason`` calls the checks for ``units``, for ``not_offered`` and for ``explain``. The checks of
+USB devices are in ``usb_health``.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Unit(NamedTuple):
     All USB devices are one unit, too: ``loans`` are the allocated ones, and ``in_containers`` those with a
     node that a pod has.
 
-    ``nodes``, ``no_iommu`` and ``no_vfio`` are properties of the host. ``firmware``: the kernel refuses the
-    group to VFIO, because firmware needs memory mapped 1:1. ``vfs``: the VFs of functions that are PFs on a
-    VFIO driver. ``mdevs``: the number of mdevs on a function with a host driver. A named tuple, because at
+    ``nodes``, ``no_iommu`` and ``no_vfio`` are facts about the whole host. ``firmware``: the kernel refuses
+    the group to VFIO, because firmware needs memory mapped 1:1. ``vfs``: the VFs of functions that are PFs on
+    a VFIO driver. ``mdevs``: the number of mdevs on a function with a host driver. A named tuple, because at
     the start one is built for every group.
     """
 
@@ -74,15 +75,16 @@ class Unit(NamedTuple):
 
     @property
     def number(self) -> str:
-        """The number of the group, for texts."""
+        """The number of the IOMMU group, for messages."""
         return "?" if self.group is None else str(self.group.number)
 
 
 class Use(NamedTuple):
-    """The options under which a device is offered; they decide which nodes and conflicts matter.
+    """The options of the rule that offers a device; the checks of device nodes and conflicts depend on them.
 
-    ``host_devices``: those of the Device, if it has several; its id is that of the first. ``type_id``: the
-    type of mdev or vGPU when the device was matched. ``unnamed``: the name of the type is not known yet.
+    ``host_devices``: the host devices of the Device, if it has several; the id of the first is the id of the
+    Device. ``type_id``: the type that the mdev or vGPU had when the rule matched it. ``unnamed``: the name of
+    the type is not known yet.
     """
 
     isolation: Isolation = Isolation.GROUP
@@ -132,7 +134,7 @@ def check_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
     """Why an mdev cannot be allocated; None if it is Healthy.
 
     An mdev is alone in its group, and the kernel does not show whether it is open. Linux removes a deleted
-    mdev from its bus at once; its group remains until its user closes it.
+    mdev from its bus at once; the group of the mdev remains until the process that uses the mdev closes it.
     """
     return (
         _going_away(mdev.leaving)
@@ -251,7 +253,7 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
-    """The fix for a function that is not on VFIO: a bind only if it can succeed and removes nothing."""
+    """The fix for a function that is not on VFIO: a bind, but only if it can succeed and removes nothing."""
     used = classes.describe_uses(function)
     if function.address in unit.ruled and not used:
         return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
@@ -270,7 +272,7 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
 def _dead(mdev: Mdev) -> Reason | None:
     """Unhealthy for an mdev without a driver: binding it again fails with ENODEV (6.12).
 
-    While a process has it open, the unbind still waits, and a removal would hang behind it.
+    While a process has the mdev open, the unbind still waits, and a removal would hang behind it.
     """
     if mdev.driver is not None:
         return None
@@ -283,7 +285,7 @@ def _dead(mdev: Mdev) -> Reason | None:
 
 
 def _type_changed(now: str | None, use: Use) -> Reason | None:
-    """Unhealthy if the mdev or vGPU has another type than when it was matched."""
+    """Unhealthy if the mdev or vGPU has another type than at the time when the rule matched it."""
     before = use.type_id
     if before is None or now == before:
         return None
@@ -295,7 +297,7 @@ def _type_changed(now: str | None, use: Use) -> Reason | None:
 
 
 def _unnamed(function: PciFunction, use: Use) -> Reason | None:
-    """Unhealthy while only the number of the vGPU type is known: the resource name would change."""
+    """Unhealthy while only the number of the vGPU type is known: the resource name would change later."""
     if not use.unnamed:
         return None
     number = groups.find_vgpu_type(function)
@@ -309,7 +311,7 @@ def _unnamed(function: PciFunction, use: Use) -> Reason | None:
 
 
 def _fallen(function: PciFunction) -> Reason | None:
-    """Unhealthy while the function does not respond on the bus."""
+    """Unhealthy while the PCI function does not respond on the bus."""
     if function.answers is not False and function.recovery is not Recovery.FALLEN:
         return None
     return Reason(
@@ -363,7 +365,7 @@ def _no_mdev_group(unit: Unit) -> Reason | None:
 
 
 def _firmware(unit: Unit) -> Reason | None:
-    """Unhealthy if firmware uses memory through a member of the group: VFIO would remove that mapping."""
+    """Unhealthy if firmware uses memory through a function of the group: VFIO would remove that mapping."""
     if not unit.firmware:
         return None
     return Reason(
@@ -377,7 +379,7 @@ def _firmware(unit: Unit) -> Reason | None:
 
 
 def _withdrawn(unit: Unit) -> Reason | None:
-    """Unhealthy while its group is changed: if a step fails, the whole group is restored."""
+    """Unhealthy while drivers of the group are changed: if a step fails, the whole group is restored."""
     if not unit.withdrawn:
         return None
     return Reason(
@@ -388,7 +390,7 @@ def _withdrawn(unit: Unit) -> Reason | None:
 
 
 def _unwanted(device_id: str, unit: Unit) -> Reason | None:
-    """Unhealthy for a device that is to be removed: if another pod got it, the change could wait for ever."""
+    """Unhealthy for a device to be removed: if another pod got it, the removal could wait for ever."""
     if device_id not in unit.unwanted:
         return None
     use = f"in use by {unit.holders[device_id]}" if device_id in unit.holders else "in use"
@@ -418,7 +420,7 @@ def _viability(unit: Unit) -> Reason | None:
 
 
 def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
-    """Unhealthy while one of the device nodes that would be allocated does not exist."""
+    """Unhealthy while one of the device nodes that a container would get does not exist."""
     legacy = unit.group is not None and unit.group.node and CONTAINER_NODE in unit.nodes
     modern = host_device.cdev and IOMMUFD_NODE in unit.nodes
     enough = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
@@ -449,7 +451,7 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def no_iommufd() -> Reason:
-    """The Reason for a missing iommufd: an option from Linux 6.2 on, not in Debian's kernels up to 7.2."""
+    """The Reason for a missing iommufd: a build option of Linux 6.2 and newer, off in Debian up to 7.2."""
     return Reason(
         ReasonCode.NODE_MISSING,
         f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource has iommufd: only",
@@ -492,7 +494,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
-    """The Reason for a device in use under another resource, or through the other API (``Via``)."""
+    """The Reason for a device allocated under another resource, or through the other API (``Via``)."""
     if holder is None:
         return None
     if not holder.came_with and use.resource in ("", holder.resource):
@@ -509,7 +511,7 @@ def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
 def _held_through_vfs(function: PciFunction, unit: Unit) -> Reason | None:
     """Unhealthy while a VF of the PF is in use: vfio-pci refuses to open the PF while a VF token is in use.
 
-    A PF that a pod uses is not affected; its VFs are never allocated (``_token``).
+    A PF that a pod uses stays Healthy; its VFs are never allocated (``_token``).
     """
     if function.address in unit.holders:
         return None
@@ -555,7 +557,7 @@ def _opened_outside(function: PciFunction, unit: Unit, use: Use) -> Reason | Non
 
 
 def _is_accounted(member: PciFunction, unit: Unit, use: Use) -> bool:
-    """True if a pod uses the function, or the bundle that it belongs to."""
+    """True if a pod uses the PCI function, or the bundle to which the function belongs."""
     return member.address in unit.holders or use.device_id(member) in unit.holders
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of host devices, one row each: how a device is matched, named, checked and allocated. Pure.
 
-A new kind of device needs: its record and its table in ``model.host``, its rule and selector in
-``model.spec``, its checks of selectors in ``policy.selectors``, its reader in ``kernel.scan`` (a row of
-``scanner.READERS``), a row here, and its texts in ``policy.explain.devices``.
+To add a kind of device, add its record and its table to ``model.host``, its rule and selector to
+``model.spec``, its checks of selectors to ``policy.selectors``, its reader to ``kernel.scan`` (a row of
+``scanner.READERS``), a row to this module, and its texts to ``policy.explain.devices``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ D = TypeVar("D", bound=HostDevice)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKind(Generic[D]):
-    """All that differs between the kinds of devices when they are offered."""
+    """The properties and functions for one kind of device that differ between the kinds."""
 
     rule: type[DeviceRule]  # the class of its rules
     text: Callable[[D, Names], str | None]  # its name in pci.ids or sysfs
@@ -45,12 +45,12 @@ class DeviceKind(Generic[D]):
 
 
 def find_kind(host_device: HostDevice) -> DeviceKind[Any]:
-    """The row for a host device."""
+    """The row of the table for the kind of a host device."""
     return KINDS[type(host_device)]
 
 
 def find_reason(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
-    """Why the device cannot be allocated in this way; None if it is Healthy."""
+    """Why the device cannot be allocated with these options; None if it is Healthy."""
     return find_kind(host_device).health(host_device, unit, use)
 
 
@@ -74,7 +74,7 @@ def _usb_health(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _vfio_nodes(host_device: VfioDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The nodes of the device's group, of the device itself, and of VFIO."""
+    """The device nodes of the device's IOMMU group, of the device itself, and of VFIO."""
     group = host.groups.get(host_device.group) if host_device.group is not None else None
     paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []
     if iommufd is not Iommufd.ONLY and group is not None and group.node:

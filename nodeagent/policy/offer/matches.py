@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matches a device with rules: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
 
-The first rule that matches a device gets it, so each device belongs to one resource. A device that the CR
-leaves to virt-handler is only matched by rules of the configuration.
+The first rule that matches a device gets it, so each device belongs to one resource. If the KubeVirt CR
+leaves a device to virt-handler, only rules of the configuration can match it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Verdict = tuple[DeviceRule | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The resource and the rule of a HostDevice; discovery creates the rule itself.
+    """The resource and the rule of a HostDevice; for a discovered device, discovery creates the rule.
 
     ``type_id`` is the type of the mdev or vGPU when it was matched. ``unnamed``: discovery does not know the
     name of the type yet.
@@ -54,7 +54,7 @@ def find_match(host_device: HostDevice, group: Group | None, spec: Spec, names: 
 def find_verdicts(
     host_device: HostDevice, group: Group | None, spec: Spec, names: Names
 ) -> Iterator[Verdict]:
-    """The verdict of each rule and of discovery, in order; the first one that matches gets the device."""
+    """The result of each rule and of discovery, in their order; the first match determines the resource."""
     for rule in _find_rules(host_device, spec):
         if rule is None:
             yield None, explain_undiscovered(host_device, group, spec)
@@ -86,7 +86,7 @@ def _find_usb_rules(spec: Spec) -> Sequence[DeviceRule | None]:
 
 
 def match_listed(name: ResourceName, host_device: HostDevice, spec: Spec) -> Match:
-    """The match of a device that is listed under a resource, whichever rule matches it now."""
+    """The match of a device that is listed under this resource, even if another rule matches it now."""
     return Match(
         name, _find_named_rule(name, spec, host_device), kinds.find_kind(host_device).type_of(host_device)
     )
@@ -101,19 +101,19 @@ def _match_discovered(host_device: HostDevice, spec: Spec, names: Names) -> Matc
 
 
 def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
-    """True for a vGPU of which only the type number is known: its resource name would change later."""
+    """True for a vGPU type of which only the number is known: the resource name would change later."""
     label = _find_label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 
 
 def _find_label(host_device: HostDevice, names: Names) -> Label:
-    """The source of the resource name of a device of a kind that discovery matches."""
+    """The data for the resource name of a device whose kind discovery matches."""
     find_label = kinds.find_kind(host_device).label
     return Label(host_device.kind, "", None) if find_label is None else find_label(host_device, names)
 
 
 def _find_named_rule(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
-    """The configured rule of that name: its options also apply to discovered devices."""
+    """The configured rule with that name, because its options also apply to discovered devices."""
     wanted = kinds.find_kind(host_device).rule
     for rule in spec.rules:
         if rule.name == name and isinstance(rule, wanted):
@@ -158,19 +158,19 @@ def is_left_to_virt_handler(host_device: HostDevice, spec: Spec) -> bool:
 
 
 def _describe_virt_handler(host_device: HostDevice, spec: Spec) -> str | None:
-    """The text for a device that the KubeVirt CR leaves to virt-handler; None if it does not."""
+    """The message that the KubeVirt CR leaves the device to virt-handler; None if it does not."""
     entry = next(iter(_find_cr_rules(host_device, spec.virt_handler_rules)), None)
     return None if entry is None else f"virt-handler offers it as {entry.name} ({entry.place})"
 
 
 def discovered_name(host_device: HostDevice, spec: Spec, names: Names) -> ResourceName:
-    """The resource name of a discovered device with known ids, after the aliases."""
+    """The resource name of a discovered device with known ids; aliases are applied."""
     name = unaliased_name(host_device, spec, names)
     return ResourceName(dict(spec.aliases).get(name, name))
 
 
 def unaliased_name(host_device: HostDevice, spec: Spec, names: Names) -> str:
-    """The same before the aliases."""
+    """The resource name of a discovered device, before aliases are applied."""
     label = _find_label(host_device, names)
     vendor = host_device.vendor or ""
     return naming.discovered_name(

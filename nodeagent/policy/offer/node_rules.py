@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offers device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources, in equal shares. Device nodes that are
-allocated together are a NodeUnit. Pure.
+"""Offers device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources, in equal shares. A NodeUnit is a set of
+device nodes that are allocated together. Pure.
 
-A NodeUnit has all device nodes that a rule names. With ``perPath`` there is one NodeUnit for each device node
-that matches the first path, which is called the leading node. A device node that matches another path is
-allocated together with the leading node of the same device. If that device is unknown, the first device node
-is allocated with the first leading node, the second device node with the second leading node, and so on. A
-device node is the leading node of only one NodeUnit, by the first rule that names the device node. Rules with
-the same name are one resource. This module is loaded when there is such a rule.
+Normally a NodeUnit has all device nodes that a rule names. With ``perPath`` there is one NodeUnit for each
+device node that matches the first path, which is called the leading node. A device node that matches another
+path is allocated together with the leading node of the same device. If that device is unknown, the first
+device node is allocated with the first leading node, the second device node with the second leading node, and
+so on. If several rules name the same leading node, only the first of these rules gets the device node. Rules
+with the same name form one resource. This module is loaded only if there is a rule for device nodes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class NodeUnit(NamedTuple):
 
     @property
     def nodes(self) -> tuple[DevNode, ...]:
-        """The nodes of the unit, without their entries."""
+        """The device nodes of the NodeUnit, without the paths of the rule that they match."""
         return tuple(node for node, _ in self.parts)
 
 
 def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
-    """The resource of that name: ``count`` shares of each unit, Healthy while all its nodes are available."""
+    """The resource of that name: ``count`` shares of each NodeUnit, Healthy while its device nodes exist."""
     devices: list[Device] = []
     for each, unit in _find_units_of_name(rule.name, snapshot):
         reason, numa = _find_reason(unit, snapshot), backing_devices.find_numa(unit.nodes, snapshot.host)
@@ -58,7 +58,7 @@ def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
 
 
 def find_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
-    """The paths of the rule's leading nodes, or of all nodes of its only unit."""
+    """The paths of the leading nodes of the rule, or of all device nodes of its only NodeUnit."""
     if rule.per_path:
         return tuple(node.path for node in _find_leaders(rule, snapshot))
     found = {node.path: None for unit in build_units(rule, snapshot) for node in unit.nodes}
@@ -94,7 +94,7 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
 
 
 def are_shared(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> bool:
-    """True if each of these devices is one of several shares; rules of one name may differ in that."""
+    """True if each of these devices is one of several shares; rules of one name may have different counts."""
     return all(each.count > 1 for each, _ in _find_units(rule, device_ids, snapshot))
 
 
@@ -106,7 +106,7 @@ def _container_path(node: DevNode, entry: NodePath) -> str:
 
 
 def find_sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The node paths of these shares, and the addresses of the functions behind them."""
+    """The device node paths of these shares, and the PCI addresses of the devices behind the nodes."""
     chosen = _find_units(rule, device_ids, snapshot)
     found = [node for _, unit in chosen for node in unit.nodes]
     functions = [each.address for each in backing_devices.find_functions(found, snapshot.host)]
@@ -131,14 +131,14 @@ def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, tuple[NodeRule, Node
 
 
 def _find_units_of_name(name: str, snapshot: Snapshot) -> Iterator[tuple[NodeRule, NodeUnit]]:
-    """The units of all rules of that name, each with its rule."""
+    """The NodeUnits of all rules with that name, each with its rule."""
     for rule in snapshot.spec.rules:
         if isinstance(rule, NodeRule) and rule.name == name:
             yield from ((rule, unit) for unit in build_units(rule, snapshot))
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
-    """The ids of the shares of a unit; with ``perPath`` the first id is the name of the node itself."""
+    """The ids of the shares of a NodeUnit; with ``perPath`` the first id is the name of the leading node."""
     if rule.per_path:
         yield DeviceId(unit.name)
     for number in range(1 if rule.per_path else 0, rule.count):
@@ -162,7 +162,7 @@ def _describe_missing(paths: tuple[str, ...]) -> Reason:
 
 
 def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
-    """The units of a rule: one, or with ``perPath`` one for each leading node."""
+    """The NodeUnits of a rule: one, or with ``perPath`` one for each leading node."""
     if rule.per_path:
         return _build_led_units(rule, snapshot)
     parts = [(node, entry) for entry in rule.entries for node in _find_nodes(entry.path, snapshot.host)]
@@ -172,14 +172,14 @@ def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
 
 
 def name_unit(rule: NodeRule) -> str:
-    """The name of the only unit. A single ``path`` is itself the name if its ids are short."""
+    """The name of the only NodeUnit: the path if the rule has a single ``path`` and its ids are short."""
     stem = _stem(rule.entries[0].path)
     whole = not rule.paths and len(share_id(rule.path, rule.count - 1)) <= ID_LIMIT
     return stem if whole else _shorten_name(stem)
 
 
 def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
-    """The nodes that match a path or a pattern, each once, in numerical order."""
+    """The device nodes that match a path or a pattern, each once, in numerical order."""
     if not is_pattern(wanted):
         node = host.dev_nodes.get(wanted)
         plain = DevNode(wanted) if wanted in host.nodes else None  # for a saved host that has only the paths
@@ -192,7 +192,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
 
 
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
-    """The leading nodes of this rule, without nodes that lead a unit of an earlier rule."""
+    """The leading nodes of this rule, without those that are leading nodes of an earlier rule."""
     used: set[str] = set()
     for earlier in snapshot.spec.rules:
         if earlier == rule:
@@ -223,7 +223,7 @@ def _build_unit(
 
 
 def _find_followers(entry: NodePath, leading: Sequence[DevNode], host: Host) -> list[list[DevNode]]:
-    """For each leading node, the nodes of one entry that join it."""
+    """For each leading node, the device nodes of one path of the rule that are allocated together with it."""
     found = _find_nodes(entry.path, host)
     if is_pattern(entry.path) and any(_is_same_device(each, node) for each in leading for node in found):
         return [[node for node in found if _is_same_device(each, node)] for each in leading]
@@ -237,13 +237,13 @@ def _is_same_device(one: DevNode, other: DevNode) -> bool:
 
 
 def _numeric_key(path: str) -> tuple[tuple[int, str], ...]:
-    """Sort key that puts video2 before video10."""
+    """A sort key that puts video2 before video10."""
     pieces = _DIGITS.split(path)
     return tuple((int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces)
 
 
 def _shorten_name(name: str) -> str:
-    """A name as part of an id, with the characters of a label; a long one is cut, and ends in a hash."""
+    """A name as part of a device id, with the characters of a label; a long one is cut and ends in a hash."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "nodes"
     if len(plain) <= _NAME_LIMIT:
         return plain

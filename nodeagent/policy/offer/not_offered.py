@@ -2,8 +2,9 @@
 """Devices in use that are not offered any more, and groups of unplugged devices in use. Pure.
 
 Removing an id from the list of its resource while a pod uses it can crash the kubelet (seen on 1.36.2). So a
-device that left the host or its rule remains listed as Unhealthy until it is released. Its group counts as in
-use, because the pod may have it open. ``turn`` keeps both mappings from one Decision to the next.
+device that has left the host, or that its rule no longer matches, remains listed as Unhealthy until it is
+released. The IOMMU group of an unplugged device counts as in use, because the pod may still have the group
+open. ``turn`` keeps both mappings (devices and groups) from one Decision to the next.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NotOffered = Mapping[ResourceName, tuple[Device, ...]]
 def update(
     before: NotOffered, snapshot: Snapshot, ids: frozenset[str], is_offered: Callable[[str, Holder], bool]
 ) -> NotOffered:
-    """The devices in use that their resource does not offer; only these ids may differ from ``before``."""
+    """The devices in use that their resource does not offer; only these ids are checked again."""
     found = {name: [each for each in devices if each.id not in ids] for name, devices in before.items()}
     for table in (*snapshot.allocations.table.values(), snapshot.reservations.pending):
         for each in ids:
@@ -39,7 +40,7 @@ def update(
 
 
 def build_device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
-    """The device with the Reason why its resource does not offer it."""
+    """The Device with the Reason why its resource does not offer it any more."""
     host_device = snapshot.host.device(device_id)
     if host_device is None and DeviceId(device_id) in snapshot.loans:
         from nodeagent.policy.offer import usb_health  # here: most nodes have no rule for USB devices
@@ -66,7 +67,7 @@ def _is_of_direct_rule(holder: Holder, snapshot: Snapshot) -> bool:
 
 
 def _explain_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
-    """The reason if the rule does not match the present type of the device; None for other causes."""
+    """The Reason if the rule does not match the present vGPU type of the device; None for other causes."""
     type_id = kinds.find_kind(host_device).type_of(host_device)
     rules = [rule for rule in snapshot.spec.rules if rule.name == holder.resource]
     if type_id is None or not rules:
@@ -100,8 +101,9 @@ def _describe_excluded(holder: Holder) -> Reason:
 def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
     """Return the Snapshot with ``unplugged``: from the last Decision, the host, and the kubelet's checkpoint.
 
-    A number means the same group only while a former device is in it: the kernel assigns the lowest free
-    number to the next group (``iommu_group_alloc`` in drivers/iommu/iommu.c), maybe before the next scan.
+    A group number means the same group only while a former device is in it: the kernel assigns the lowest
+    free number to the next group (``iommu_group_alloc`` in drivers/iommu/iommu.c), maybe before the next
+    scan.
     """
     same = before.host is now.host and before.allocations.groups is now.allocations.groups
     if same and not before.unplugged:
@@ -126,7 +128,7 @@ def _find_unplugged(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, Grou
 
 
 def _find_unplugged_before(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices that left before the daemon started, by group nodes in the checkpoint."""
+    """The devices that left the host before the daemon started, found by group nodes in the checkpoint."""
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():
         if each not in known:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the devices for GetPreferredAllocation among those that the kubelet may allocate. Pure.
+"""Chooses devices for GetPreferredAllocation among the devices that the kubelet may allocate. Pure.
 
-Devices are chosen group by group, because no other pod can use the rest of a group. A group in which the pod
+Devices are chosen by IOMMU group, because no other pod can use the rest of a group. A group in which the pod
 under admission has a device comes first, then a group of which a device is chosen already. The other groups
 are ranked in this order:
 
-1. No other pod uses a part of it.
-2. It has as many devices as are still missing.
-3. It has more Healthy devices of other resources: the pod may request one of those next, and the kubelet
-   requests one resource after the other. Of each resource at most the requested number counts.
-4. It is the smallest with enough devices, or else the largest.
-5. It was not released a moment ago: the kubelet may still list its siblings as Unhealthy, and a container of
-   the former pod may have it open.
-6. It is on the NUMA node, and below that on the PCIe root port, of the devices chosen so far, or on one with
+1. No other pod uses a device of the group.
+2. The group has exactly as many devices as are still missing.
+3. The group has more Healthy devices of other resources: the pod may request one of those next, and the
+   kubelet requests one resource after the other. Of each resource at most the requested number counts.
+4. The group is the smallest one with enough devices, or else the largest one.
+5. No pod released the group a moment ago: the kubelet may still list its other devices as Unhealthy, and a
+   container of the former pod may have it open.
+6. The group is on the NUMA node, and then on the PCIe root port, of the devices chosen so far, or on one with
    enough devices.
-7. Its address is the lowest: the kubelet's list has a random order.
+7. The group has the lowest address: the kubelet's list has a random order.
 
-``agent.allocate`` uses it for the kubelet, ``explain.machines`` to show the devices that a VM would get.
+``agent.allocate`` calls this module for the kubelet, ``explain.machines`` to show the devices that a VM would
+get.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class GroupUse(Enum):
 
 
 class Place(NamedTuple):
-    """The place of a device; ``siblings``: counts of Healthy devices of other resources in its group."""
+    """The place of a device; ``siblings``: the numbers of Healthy devices of other resources in its group."""
 
     group: GroupNumber | None = None
     numa: int | None = None
@@ -65,7 +66,7 @@ def find_places(
     *,
     same_pod: bool,
 ) -> dict[str, Place]:
-    """The place of each of these devices; ``NOWHERE`` if the host does not have it.
+    """The place of each of these devices; ``NOWHERE`` for a device that the host does not have.
 
     ``released`` are ids released a moment ago. ``same_pod``: the pod under admission has requested devices
     before.
@@ -105,7 +106,7 @@ def _group_use(
     *,
     same_pod: bool,
 ) -> GroupUse:
-    """The use of the device's group. A pod gets no second device of one resource from the same group."""
+    """The use of the device's group. A pod cannot get two devices of one resource from the same group."""
     unit = units.find_unit_id(host_device)
     if host_device.group is None:  # a USB device is isolated by itself, although all of them are one unit
         ids: tuple[str, ...] = (host_device.id,)
@@ -134,7 +135,7 @@ def _siblings(host_device: HostDevice, resource: ResourceName, decision: Decisio
 def choose(
     available: Sequence[str], must: Sequence[str], size: int, places: Mapping[str, Place]
 ) -> tuple[str, ...]:
-    """Exactly ``size`` ids out of ``available``, all of ``must`` first.
+    """Exactly ``size`` ids out of ``available``, which begin with all ids of ``must``.
 
     Fewer are returned only if ``available`` has fewer.
 
@@ -161,7 +162,7 @@ def choose(
 def _ranks(
     groups: Sequence[Sequence[Place]], chosen: Sequence[Place], wanted: int
 ) -> Iterable[tuple[object, ...]]:
-    """The rank of each group, given by the places of its devices; the lowest is the best."""
+    """The rank of each IOMMU group, from the places of its devices; the lowest rank is the best."""
     begun = {place.group for place in chosen} - {None}
     numas = {place.numa for place in chosen} - {None}
     roots = {place.root for place in chosen} - {""}
@@ -185,5 +186,5 @@ def _ranks(
 
 
 def _fit(count: int, wanted: int) -> tuple[bool, int]:
-    """Sort key for the best fit: the smallest count that is large enough, else the largest."""
+    """A sort key for the best fit: the smallest count that is large enough, or else the largest count."""
     return (count < wanted, count if count >= wanted else -count)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the next Decision from the last Decision and the newest Snapshot. Pure.
+"""Computes the next Decision (all resources) from the last Decision and the newest Snapshot. Pure.
 
-Only units (IOMMU groups) and ids with changes are decided again, and only resources with changes are built
-again from their offers. The result equals a decision from scratch, with two exceptions: a device that was
-offered remains listed while it exists, and a resource that was listed remains, with an empty list if
-necessary. When the operator changes the configuration, the two exceptions no longer apply; then only devices
-in use remain listed, until they are released.
+Only changed units (IOMMU groups) and ids are decided again, and only changed resources are built again from
+their offers. The result equals a decision from scratch, with two exceptions: a device that was offered
+remains listed while it exists, and a resource that was listed remains, with an empty list if necessary. When
+the operator changes the configuration, the two exceptions no longer apply; then only devices in use remain
+listed, until they are released.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ByUnit = Mapping[UnitId, tuple[Offer, ...]]
 
 
 class Change(NamedTuple):
-    """A unit whose offers differ from those of the last Decision."""
+    """A unit (IOMMU group) whose offers differ from those of the last Decision."""
 
     unit: UnitId
     old: tuple[Offer, ...]
@@ -59,7 +59,7 @@ class Decision:
     resources: Resources = field(default_factory=dict)
 
     def resource(self, name: ResourceName) -> Resource:
-        """The resource; one without devices if it is not offered any more."""
+        """The resource with that name; a resource without devices if it is not offered any more."""
         return self.resources.get(name) or Resource(name, Kind.PCI)
 
     def offer_of(self, device_id: str) -> Offer | None:
@@ -77,12 +77,12 @@ class Decision:
 
 
 def decide_first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NO_MATCHES) -> Decision:
-    """The Decision without an earlier one; ``matched`` are matches that are known already."""
+    """The first Decision; ``matched`` are matches that are known already."""
     return decide_next(Decision(_empty_snapshot(snapshot), matched=matched), snapshot)
 
 
 def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
-    """The Decision of ``snapshot`` after ``before``."""
+    """The Decision for this Snapshot, computed from the Decision ``before``."""
     snapshot = not_offered.with_unplugged(before.snapshot, snapshot)
     same_host = before.snapshot.host is snapshot.host
     matched = before.matched if same_host else _keep_matches(before, snapshot.host)
@@ -105,7 +105,7 @@ def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
 
 
 def _empty_snapshot(snapshot: Snapshot) -> Snapshot:
-    """The Snapshot to begin with: an empty host with the same Spec and names."""
+    """The Snapshot before the first Decision: an empty host with the same Spec and names."""
     return Snapshot(Host(), snapshot.spec, snapshot.names)
 
 
@@ -129,7 +129,7 @@ def _find_direct_changes(before: Decision, snapshot: Snapshot) -> dict[ResourceN
 
 
 def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
-    """The matches of the last Decision, without those of devices that have left the host or were replaced."""
+    """The matches of the last Decision, except those of devices that have left the host or were replaced."""
     old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old).devices
     lost = {each for each in changed if each in matched and not _is_same_device(each, old, host)}
@@ -139,7 +139,7 @@ def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
 
 
 def _is_same_device(device_id: str, old: Host, new: Host) -> bool:
-    """False if the device is gone, or another function is at its address now."""
+    """False if the device is gone, or another PCI function is at its address now."""
     before, now = old.device(device_id), new.device(device_id)
     if not isinstance(before, PciFunction) or not isinstance(now, PciFunction):
         return now is not None
@@ -147,7 +147,7 @@ def _is_same_device(device_id: str, old: Host, new: Host) -> bool:
 
 
 def _start_again(before: Decision, snapshot: Snapshot) -> Decision:
-    """The Decision to start from after a change of Spec or names; with new names all resources remain."""
+    """The Decision to start from after a change of the Spec or of names; new names remove no resource."""
     begin = Decision(_empty_snapshot(snapshot))
     if before.snapshot.spec == snapshot.spec:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
@@ -160,7 +160,7 @@ def _start_again(before: Decision, snapshot: Snapshot) -> Decision:
 def _find_changes(
     before: Decision, snapshot: Snapshot, matched: Mapping[str, Match], changed: Changed
 ) -> list[Change]:
-    """The units whose offers differ now. Without a change of the host their matches remain."""
+    """The units (IOMMU groups) whose offers differ now. If the host has not changed, their matches remain."""
     rebuilt = ((unit, units.build_offers(unit, snapshot, matched)) for unit in changed.rebuilt)
     rechecked = ((unit, units.update_health(unit, snapshot, matched)) for unit in changed.rechecked)
     decided = (
@@ -181,9 +181,9 @@ def _update_offers(before: ByUnit, differing: Sequence[Change]) -> ByUnit:
 
 
 def _update_matches(before: Mapping[str, Match], differing: Sequence[Change]) -> Mapping[str, Match]:
-    """The matches after these changes; all old ones are removed first, as a device may have changed its unit.
+    """The matches after these changes; old matches are removed first, as a device may have changed its unit.
 
-    Most changes affect health only, and then nothing is copied: a turn must not cost more on a large host.
+    Most changes affect health only, and then nothing is copied, so a Decision costs no more on a large host.
     """
     matched = [(_find_matches(change.old), _find_matches(change.new)) for change in differing]
     if all(old == new and new.items() <= before.items() for old, new in matched):
@@ -205,7 +205,7 @@ def _find_matches(offers: Iterable[Offer]) -> dict[str, Match]:
 def _find_not_offered(
     before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]
 ) -> NotOffered:
-    """Devices in use that their resource does not offer any more; only those with changes are checked."""
+    """The devices in use that their resource no longer offers; only devices with changes are checked."""
     made: dict[ResourceName, Resource] = {}
     backwards = reversed(now.snapshot.spec.rules)  # the first rule of a name counts
     rules = {ResourceName(rule.name): rule for rule in backwards}
@@ -231,12 +231,12 @@ def _find_not_offered(
 
 
 def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
-    """The ids in use that may be offered differently now: those with another pod, and those of changed units
-    and resources.
+    """The ids in use whose offer may have changed: ids with another pod, and ids of changed units and
+    resources.
 
-    A function leaves its group before it leaves the host. A function that has left its group but not the host
-    is in no unit, so its id is added separately. If a USB device was plugged in, the USB devices of pods are
-    added, too: the new one may be at the port of one that has left.
+    A PCI function leaves its IOMMU group before it leaves the host. A PCI function that has left its group
+    but not the host is in no unit, so its id is added separately. If a USB device was plugged in, the USB
+    devices of pods are added, too, because one of them may have been at the same port.
     """
     holders, pending = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.rechecked) > len(holders) + len(pending)
@@ -272,10 +272,11 @@ def _group_offers(
 
 
 def _update_resources(before: Resources, now: Decision, touched: Collection[ResourceName]) -> Resources:
-    """All resources; only ``touched`` ones may have changed, and equal ones are the same objects.
+    """All resources after this turn; only ``touched`` ones may differ, and unchanged ones are the same
+    objects.
 
-    A resource that was listed only for a device in use is dropped when that is released. A resource of the
-    KubeVirt CR, which is for all nodes, is listed here from its first device on.
+    A resource that is listed only because of a device in use is dropped when the pod releases the device. A
+    resource of the KubeVirt CR, which is for all nodes, is listed as soon as this node has a device of it.
     """
     if not touched:
         return before
@@ -338,9 +339,9 @@ def _build_device_resource(
 
 
 def find_awaited(decision: Decision) -> frozenset[str]:
-    """The functions and mdevs whose release would make a device Healthy, or remove it from a list.
+    """The PCI functions and mdevs whose release would make a device Healthy, or remove it from a list.
 
-    Closing a device raises no event, so they are polled.
+    Closing a device raises no event, so nodeagent polls these devices.
     """
     host = decision.snapshot.host
     waiting = (
@@ -359,5 +360,5 @@ def find_awaited(decision: Decision) -> frozenset[str]:
 
 
 def _is_ended_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
-    """False for a function in sysfs that does not respond on the bus: no release makes it Healthy."""
+    """False for a PCI function that does not respond on the bus: a release does not make it Healthy."""
     return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))

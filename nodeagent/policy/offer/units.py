@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One unit of decision: the offers of its devices, with their resources and health. Pure.
+"""One unit of decision (an IOMMU group): the offers of its devices, with their resources and health. Pure.
 
 A unit is an IOMMU group, or a single device without a group. The offers of a unit depend only on that unit,
 so only changed units are decided again, and the offers of all others are kept.
@@ -39,26 +39,26 @@ class Offer(NamedTuple):
 
     @property
     def match(self) -> Match:
-        """The match of the first HostDevice; all of them have the same resource and rule."""
+        """The match of the first HostDevice; all HostDevices of an offer have the same resource and rule."""
         return self.matches[0]
 
 
 def find_unit_id(host_device: HostDevice) -> UnitId:
-    """The unit in which a device is decided."""
+    """The unit (IOMMU group) with which the health of a device is decided."""
     if isinstance(host_device, UsbDevice):
         return USB
     return host_device.id if host_device.group is None else host_device.group
 
 
 def find_unit_ids(host: Host) -> dict[UnitId, None]:
-    """All units of a host, in the order of its devices; groups without a known device come last."""
+    """All units of a host, in the order of the devices; groups without a known device come last."""
     return {find_unit_id(each): None for each in host.devices()} | dict.fromkeys(host.groups)
 
 
 def build_offers(
     unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = NO_MATCHES
 ) -> tuple[Offer, ...]:
-    """The offers of one unit, in address order; a device that matches nothing now keeps its former match."""
+    """The offers of one unit, in address order; a device that no rule matches now keeps its former match."""
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:
         return _build_usb_offers(unit, snapshot)
@@ -72,7 +72,7 @@ def build_offers(
 
 
 def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
-    """The offers of a unit with unchanged devices, ``matched`` before; only their health is new."""
+    """The offers of a unit whose devices have not changed; only their health is decided again."""
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:  # allocated sets are kept, so their pods matter
         return _build_usb_offers(unit, snapshot)
@@ -104,7 +104,7 @@ def _build_offers(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> 
 
 
 def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
-    """The unit with all data on which the health of its devices depends."""
+    """The unit, with all data on which the health of its devices depends."""
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _find_devices(unit_id, group, host)
@@ -139,7 +139,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
 
 
 def _find_vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
-    """The VFs of the PFs on a VFIO driver: there the PF and its VFs cannot be in use at once."""
+    """The VFs of PFs that are on a VFIO driver: such a PF and its VFs cannot be in use at the same time."""
     addresses = (vf for each in functions if each.vfs and groups.is_vfio_bound(each) for vf in each.vfs)
     return tuple([host.functions[address] for address in addresses if address in host.functions])
 
@@ -167,7 +167,7 @@ def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
-    """The functions that are for vGPUs: parents of desired types, and those with VFs on NVIDIA's driver."""
+    """The PCI functions for vGPUs: parents of desired types, and functions with VFs on NVIDIA's driver."""
     parents, mdevs = snapshot.host.mdev_parents, snapshot.spec.mdevs
     return frozenset(
         each.address
@@ -178,7 +178,7 @@ def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozens
 
 
 def _is_desired(mdev_type: MdevType, mdevs: MdevSpec) -> bool:
-    """True if a list of types, for any node or card, names this type."""
+    """True if a configured list of vGPU types, for any node or card, names this type."""
     lists = (mdevs.types, *(node.types for node in mdevs.nodes), *(card.types for card in mdevs.cards))
     listed = any(selectors.is_type_match(each, mdev_type) for types in lists for each in types)
     return listed or any(each.type_id == mdev_type.type_id for each in mdevs.definitions)
@@ -189,7 +189,7 @@ def _is_on_host_driver(function: PciFunction) -> bool:
 
 
 def find_dependents(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
-    """The units whose health depends on a device: its own, its parent's, and that of its PF on VFIO."""
+    """The units whose health depends on a device: the units of the device, its parent, and its PF on VFIO."""
     yield find_unit_id(host_device)
     if isinstance(host_device, Mdev):
         parent = host.functions.get(PciAddress(host_device.parent or ""))
@@ -209,9 +209,7 @@ def find_holders(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
 
 
 def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """The ids of the devices, and of unplugged devices of the group, whose pods may still have the group
-    open.
-    """
+    """The ids of the unit's devices and of unplugged devices, whose pods may still have the group open."""
     if group is None or not snapshot.unplugged:
         return ids
     return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))
@@ -223,7 +221,7 @@ def _find_holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
 
 
 def find_ids(unit_id: UnitId, host: Host) -> tuple[str, ...]:
-    """The ids of all devices of a unit, of unread members of its group, and of the group itself."""
+    """The ids of all devices of a unit, of devices of its group that could not be read, and of the group."""
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     return _list_ids(group, _find_devices(unit_id, group, host))
 
@@ -235,7 +233,7 @@ def _list_ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, 
 
 
 def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:
-    """The devices of a unit; if its group cannot be read, the devices that link to the group."""
+    """The devices of a unit; if its IOMMU group cannot be read, the devices with a link to the group."""
     if group is not None:
         return host.devices_in(group.number)
     if not isinstance(unit_id, str):
@@ -269,7 +267,7 @@ def _build_use(match: Match, ids: tuple[str, ...]) -> Use:
 
 
 def find_numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
-    """The NUMA node to announce; for an mdev under removal the node that was announced before."""
+    """The NUMA node to report to the kubelet; for an mdev that is being removed, the one reported before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
         holder = snapshot.holder(host_device.uuid)
         return holder.numa if holder is not None else None
@@ -277,11 +275,11 @@ def find_numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
 
 
 def find_announced_numa(node: int | None, present: frozenset[int]) -> int | None:
-    """The NUMA node to announce; None if the host lacks it, as a wrong one makes pods unschedulable."""
+    """The NUMA node to report; None if the host does not have it, as a wrong one makes pods unschedulable."""
     return node if node is not None and node in present else None
 
 
 def sort_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices in the order of a list: by address, each id once."""
+    """The devices in the order in which they are listed to the kubelet: by address, each id once."""
     unique = {device.id: device for device in devices}
     return tuple(sorted(unique.values(), key=lambda device: pci_order(device.id)))

@@ -19,9 +19,9 @@ from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, explain_other
 
 
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Why the USB device cannot be allocated in this way; None if it is Healthy.
+    """Why the USB device cannot be allocated by this rule; None if it is Healthy.
 
-    QEMU detaches the device's host drivers, so a driver is no obstacle, but the host's use of it is.
+    QEMU detaches the host drivers of the device, so a host driver is no obstacle, but a use by the host is.
     """
     return (
         unreadable(device)
@@ -33,7 +33,7 @@ def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _node(device: UsbDevice) -> Reason | None:
-    """Unhealthy while the device node does not exist: the kernel creates it, but a container may hide it."""
+    """Unhealthy while the device node does not exist: a container mount may hide the kernel's device node."""
     if device.present:
         return None
     return Reason(
@@ -44,7 +44,7 @@ def _node(device: UsbDevice) -> Reason | None:
 
 
 def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Unhealthy if the device has another number than when allocated, or a part of its set is gone."""
+    """Unhealthy if the USB device has another number than at the allocation, or a part of its set is gone."""
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
     for loan in _find_live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
@@ -66,9 +66,9 @@ def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def explain_replaced(device_id: str, holder: Holder, snapshot: Snapshot) -> Reason | None:
-    """The reason if another device is at the port of an allocated one, which is gone; else None.
+    """The Reason if the allocated USB device is gone and another one is at its port; else None.
 
-    Some devices get other ids when they are first used: their firmware is loaded then.
+    Some USB devices get other ids when they are first used, because the driver then loads their firmware.
     """
     for loan in snapshot.loans.get(DeviceId(device_id), ()):
         other = find_replacement(loan, snapshot.host.usb.values()) if loan.id == device_id else None
@@ -82,7 +82,7 @@ def explain_replaced(device_id: str, holder: Holder, snapshot: Snapshot) -> Reas
 
 
 def find_replacement(loan: Loan, devices: Iterable[HostDevice]) -> UsbDevice | None:
-    """The device that is now at the port of an allocated one; None while the allocated one is on the host."""
+    """The USB device that is now at the port of an allocated one; None while the latter is on the host."""
     at_port = None
     for each in devices:
         if each.id == loan.id:
@@ -93,12 +93,12 @@ def find_replacement(loan: Loan, devices: Iterable[HostDevice]) -> UsbDevice | N
 
 
 def _find_live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
-    """The recorded devices that a pod may still use; a record remains for a moment after the release."""
+    """The recorded USB devices that a pod may still use; a record remains for a moment after the release."""
     return unit.loans.get(head, ()) if head in unit.holders or not unit.complete else ()
 
 
 def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Unhealthy while a pod uses the device under another resource, in another set, or by its node."""
+    """Unhealthy while a pod uses the device as part of another resource or set, or by its device node."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
     elsewhere = explain_other_resource(own, use)
@@ -123,13 +123,13 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
-    """Unhealthy while the host uses the device: a mounted filesystem would be lost."""
+    """Unhealthy while the host uses the USB device: a mounted file system would be lost, for example."""
     refusal = find_host_use(device, use.force)
     return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
 
 def find_host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
-    """The host's use of the device, and the fix; None if there is none, or if ``force`` names the device."""
+    """The host's use of the device, and the fix; None if the host does not use it or ``force`` names it."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
     return next(classes.find_refusals(device.uses, device.id, forced), None)

@@ -2,8 +2,9 @@
 """Matches rules with USB devices: one by one, or in complete sets. Pure.
 
 All USB devices are one unit of decision, because a set may contain any of them. Rules apply in their order. A
-rule builds sets as long as it finds complete ones. Each selector of a set takes the first free device: usable
-devices first, then in the order in which they were plugged in. A set that was allocated is kept.
+rule builds sets of USB devices as long as free devices complete one. Each selector of a set gets the first
+free device; usable devices come first, in the order in which they were plugged in. A set that is allocated to
+a pod does not change.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ UsbMatch = tuple[tuple[UsbDevice, ...], Match]
 def find_matches(
     devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NO_HOLDERS
 ) -> Iterator[UsbMatch]:
-    """All matches of rules with these devices; ``in_containers``: the devices whose nodes pods use."""
+    """All matches of rules with these USB devices; ``in_containers``: the devices whose nodes pods use."""
     free = {each.id: each for each in sorted(devices, key=_plug_order) if _is_offerable(each)}
     in_use = _find_allocated(free, snapshot).union(in_containers)
     for rule in snapshot.spec.rules:
@@ -44,9 +45,10 @@ def find_matches(
 def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     """The USB devices whose device nodes pods use, each with its pod.
 
-    They are found in the responses in the checkpoint, even if the rules have changed, and by the rules for
-    nodes and CDI devices, because a response with CDI names does not show the nodes. A USB device without a
-    recorded loan is also found by the nodes in the response.
+    The USB devices are found by the Allocate responses in the kubelet's checkpoint, even if the rules have
+    changed, and by the rules for device nodes and CDI devices, because a response with CDI names does not
+    contain the device nodes. A USB device without a recorded owner is also found by the device nodes in the
+    response.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
     by_rule = _find_nodes_by_rule(snapshot)
@@ -62,7 +64,7 @@ def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
 
 
 def find_formerly_in_containers(in_use: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """The USB devices of which pods had nodes; ``in_use`` are ids of their devices and paths of nodes."""
+    """The USB devices with a device node in a pod; ``in_use`` has the ids and device node paths of pods."""
     by_rule = _find_nodes_by_rule(snapshot).values()
     nodes = [DevNode(each) for each in in_use]
     nodes += [node for each in in_use for known in by_rule for node in known.get(each, ())]
@@ -72,7 +74,7 @@ def find_formerly_in_containers(in_use: Iterable[str], snapshot: Snapshot) -> fr
 
 
 def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
-    """The nodes of each device of a rule for nodes or CDI devices, by resource and id."""
+    """The device nodes of each device of a rule for device nodes or CDI devices, by resource and id."""
     found: dict[str, Mapping[str, Sequence[DevNode]]] = {}
     for rule in snapshot.spec.rules:
         if isinstance(rule, CdiRule):
@@ -87,9 +89,9 @@ def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[D
 
 
 def _find_allocated(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """The devices that pods use, alone or in a set, or that are at the port of an allocated one.
+    """The USB devices that pods use, alone or in a set, and those at the port of an allocated device.
 
-    A recorded loan remains for a moment after the release.
+    The record of an allocated device (a loan) remains for a moment after its release.
     """
     complete = snapshot.allocations.complete
     several = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
@@ -115,7 +117,7 @@ def _is_offerable(device: UsbDevice) -> bool:
 def _find_sets(
     rule: UsbRule, free: Mapping[str, UsbDevice], in_use: Collection[str], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The sets of a rule, one after the other; the caller removes each from ``free`` before the next."""
+    """Yield the sets of a rule one by one; the caller removes the devices of each set from ``free``."""
     if not rule.bundle:
         yield from [(each,) for each in free.values() if selectors.is_matched_by_rule(rule, each)]
         return
@@ -127,14 +129,14 @@ def _find_sets(
 
 
 def _is_usable(device: UsbDevice, rule: UsbRule, in_use: Collection[str]) -> bool:
-    """True if neither a pod nor the host uses the device."""
+    """True if neither a pod nor the host uses the USB device."""
     return device.id not in in_use and device.present and usb_health.find_host_use(device, rule.force) is None
 
 
 def _find_allocated_sets(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The complete sets of this resource that pods use, then those that are being allocated."""
+    """The complete sets of this resource that pods use, then the sets that are being allocated."""
     for head, loans in sorted(snapshot.loans.items(), key=lambda each: snapshot.holder(each[0]) is None):
         holder = snapshot.holder(head)
         if holder is None or holder.resource == rule.name:
@@ -149,7 +151,7 @@ def _find_members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple
 
 
 def _is_match(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
-    """True if the members, in their order, match the selectors."""
+    """True if each device of the set matches the selector at the same position."""
     pairs = zip(rule.selectors, members, strict=False)
     return len(members) == len(rule.selectors) and all(selectors.is_match(*pair, {}) for pair in pairs)
 

@@ -108,7 +108,7 @@ function textOf(block, row) {
 const MEANS = {
   blocks: "its host driver blocks the whole group",
   splits: "split by its driver: its vGPUs are assigned, not the card",
-  vacant: "its driver supports vGPU types; it has none set",
+  vacant: "its driver supports vGPU types, but no vGPU type is set",
 };
 
 // Why a part of a card is not offered matters where nothing of its group is, or where that is asked for.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the fake API server: parsed paths, errors in the words of the real one, and access reviews.
+"""Requests to the fake API server: parsed paths, errors with the texts of the real one, and access reviews.
 
 Access reviews and discovery (authorization.k8s.io/v1, authentication.k8s.io/v1) report the available kinds,
-the user of the request, and the allowed verbs. Permissions are a set of denials for one user.
+the user of the request, and the allowed verbs. The permissions of the only user are a set of denied verbs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def line(type_: str, given: Object) -> bytes:
 
 
 def bookmark(kind: Kind, version: int) -> bytes:
-    """Return a watch event that contains only a version."""
+    """Return a watch event (bookmark) that contains only a resource version."""
     metadata = {"resourceVersion": str(version)}
     return line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api, "metadata": metadata})
 

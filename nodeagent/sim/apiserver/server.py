@@ -3,8 +3,8 @@
 
 It lists, watches, gets, creates, replaces, patches and deletes objects of a few kinds as the real one does,
 requires a token if any is configured, records the requests, and can misbehave (``faults``). Tests and the
-demo change objects with the methods of ``store``. A request is processed in the real order: authentication,
-authorization, response. ``slices`` validates ResourceSlices.
+demo change objects with the methods of ``store``. A request is processed in the order of a real API server:
+authentication, authorization, response. ``slices`` validates ResourceSlices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PATCHES: dict[str, Callable[[Object, object], Object]] = {
 
 
 class RequestRecord(NamedTuple):
-    """One request; ``when`` is on the loop's clock, ``query`` is as it was sent."""
+    """One request; ``when`` is on the event loop's clock, ``query`` is the unparsed query."""
 
     when: float
     method: str
@@ -65,7 +65,7 @@ class RequestRecord(NamedTuple):
 
     @property
     def watches(self) -> bool:
-        """Return True for a watch."""
+        """Return True if the request is a watch."""
         return "watch=true" in self.query
 
 
@@ -82,7 +82,7 @@ class Statistics:
 class Refusal:
     """The fault ``status``: an HTTP status for the next requests, with Retry-After if ``seconds`` is set.
 
-    ``method``, ``namespace``: only for matching requests; ``message``: the text in the Status.
+    ``method`` and ``namespace`` limit the fault to matching requests; ``message`` is the text in the Status.
     """
 
     code: int
@@ -93,15 +93,15 @@ class Refusal:
     message: str = ""
 
     def meets(self, method: str, namespace: str) -> bool:
-        """Return True if the fault applies to such a request, and its number of requests is not used up."""
+        """Return True if the fault applies to the request, and its number of requests is not used up."""
         return self.times > 0 and self.method in ("", method) and self.namespace in ("", namespace)
 
 
 class FakeApiServer:
     """A fake API server, used as an async context manager that starts and stops it.
 
-    ``tokens``: the accepted tokens; if empty, any. ``denied``: verbs and resources that all users are
-    denied ("patch", "nodes/status"). ``absent``: API groups that are not installed.
+    ``tokens``: the accepted tokens; if empty, all tokens are accepted. ``denied``: verbs and resources that
+    all users are denied ("patch", "nodes/status"). ``absent``: API groups that are not installed.
 
     A fault affects all kinds (``name``) or one (``name:plural``): ``status`` (a ``Refusal``), ``garbage``,
     ``drop`` (close the connection without a response), ``slow`` (seconds before each response); for watches
@@ -140,7 +140,7 @@ class FakeApiServer:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen, after a restart on the same port."""
+        """Listen; after a restart, on the same port as before."""
         server = web.Server(self._handle, access_log=None, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=_END)
         await self._runner.setup()
@@ -342,7 +342,7 @@ class _Watch:
         self.sent = 0
 
     async def run(self) -> None:
-        """Send events until the requested time is over, or a fault ends the watch."""
+        """Send watch events until the requested time is over, or a fault ends the watch."""
         plural = self._target.kind.plural
         if self._faults.get("eof", plural):
             return

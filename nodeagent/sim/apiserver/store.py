@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the fake API server: a few kinds, one version counter, recent events, and patches.
+"""The objects of the fake API server: a few kinds, one resource version, recent events, and patches.
 
-The version increases with each change, as in etcd. Old events can be removed (``compact``): a watch that
-starts before them must list again.
+The resource version increases with each change, as in etcd. Old events can be removed (``compact``): a watch
+from an older version must list the objects again.
 
 Supported patches: JSON Patch (RFC 6902) with add, remove, replace and test on objects; JSON Merge Patch
 (RFC 7396); and strategic merge patches for lists of conditions, which are merged by type. This module does
@@ -23,7 +23,7 @@ Lists = Mapping[str, Callable[[list[Object], list[Object]], list[Object]]]
 
 
 class Kind(NamedTuple):
-    """A kind of object. ``api`` is group and version as in objects; ``plural`` is the word in the path."""
+    """A kind of object. ``api`` is group and version as in objects; ``plural`` is its name in URL paths."""
 
     api: str
     name: str
@@ -106,7 +106,7 @@ class Store:
         return [change for change in self._history if change.kind == kind and change.version > version]
 
     def compact(self) -> None:
-        """Remove all events so far."""
+        """Remove all recorded events."""
         self._history.clear()
         self._forgotten = self.version
 
@@ -120,7 +120,7 @@ class Unpatchable(Exception):
 
 
 def apply_merge_patch(target: Any, patch: Any, lists: Lists | None = None) -> Any:
-    """Return the target with the patch applied; null removes. The items of ``lists`` are merged by key."""
+    """Return the object with the patch applied; null removes a key. Items of ``lists`` are merged by key."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -135,7 +135,7 @@ def apply_merge_patch(target: Any, patch: Any, lists: Lists | None = None) -> An
 
 
 def apply_strategic_patch(target: Any, patch: Any) -> Any:
-    """Return the target with the patch applied; only conditions of the types in the patch change."""
+    """Return the object with the patch applied; of conditions, only the types in the patch change."""
     return apply_merge_patch(target, patch, {"conditions": _conditions})
 
 
@@ -150,7 +150,7 @@ def _conditions(before: list[Object], patch: list[Object]) -> list[Object]:
 
 
 def apply_json_patch(target: Object, operations: Any) -> Object:
-    """Return the target after all operations. :raises Unpatchable: if one fails; then none is applied."""
+    """Return the object after all operations. :raises Unpatchable: if one fails; then none is applied."""
     made = copy.deepcopy(target)
     for operation in operations if isinstance(operations, list) else [operations]:
         try:

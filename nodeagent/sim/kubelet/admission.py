@@ -86,7 +86,7 @@ class Admission:
         """Free devices of deleted pods, as UpdateAllocatedDevices does at the next admission or
         PodResources List.
 
-        Nothing is freed before all sources of pods have been read.
+        No device is freed before all sources of pods have been read.
         """
         if self._state.has_read_all_pods():
             self._state.table.release_all_but({pod.uid for pod in self._state.active_pods()})
@@ -149,8 +149,8 @@ class Admission:
         return tuple(chosen)
 
     async def _preferred(self, resource: str, free: set[str], must: list[str], count: int) -> list[str]:
-        """Return the free ids to allocate: those that the plugin prefers, then others, at most as many as
-        needed.
+        """Return the free ids to allocate, as many as needed: first those that the plugin prefers, then
+        others.
         """
         wanted: list[str] = []
         endpoint = self._clients.endpoints[resource]
@@ -240,7 +240,7 @@ async def _ask_preference(endpoint: Client, available: list[str], must: list[str
 
 
 def _look_up(state: State, resource: str, ids: tuple[str, ...]) -> None:
-    """Crash if an id is no longer listed: manager.go of 1.36 does not check that."""
+    """Simulate a crash if an id is no longer listed: manager.go of 1.36 does not check that."""
     missing = [name for name in ids if name not in state.table.devices.get(resource, {})]
     if missing:
         state.crash(f"{resource} dropped {missing} while their Allocate was running")
@@ -248,7 +248,7 @@ def _look_up(state: State, resource: str, ids: tuple[str, ...]) -> None:
 
 
 def _result(state: State, pod: Pod, name: str) -> ContainerResult:
-    """Return the merged responses for all resources; the first of equal names or paths is used."""
+    """Return the merged responses for all resources; of equal names or paths the first one counts."""
     result = ContainerResult(name)
     for held in state.table.held:
         if (held.pod_uid, held.container) == (pod.uid, name):

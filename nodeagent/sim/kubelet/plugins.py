@@ -6,10 +6,10 @@ Kubernetes 1.36: there is one client per resource name; a new client replaces th
 connects; and the end of any stream of a resource disconnects the resource's current client, even if the
 stream is older.
 
-``PluginWatcher`` follows pkg/kubelet/pluginmanager, only faster. It calls GetInfo on each socket in
-plugins_registry whose name has no leading dot, uses the plugin like a registered one, and notifies it of the
-result. ``PluginWatcher`` removes a plugin when the file of its socket is removed, and retries failed
-registrations. A plugin whose stream ends while the file remains is not registered again.
+``PluginWatcher`` does the same as pkg/kubelet/pluginmanager, but with shorter pauses. It calls GetInfo on
+each socket in plugins_registry whose name has no leading dot, uses the plugin like a registered one, and
+notifies it of the result. ``PluginWatcher`` removes a plugin when the file of its socket is removed, and
+retries failed registrations. A plugin whose stream ends while the file remains is not registered again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def is_extended_resource_name(name: str) -> bool:
 
 
 def go_text(error: BaseException) -> str:
-    """Return an RPC error in the words of grpc-go."""
+    """Return the text of an RPC error as grpc-go writes it."""
     if isinstance(error, GRPCError):
         code = error.status.name.title().replace("_", "").replace("Cancelled", "Canceled")
         return f"rpc error: code = {code} desc = {error.message or ''}"
@@ -73,7 +73,7 @@ class _LimitedCodec(ProtoCodec):
         self.size = 0
 
     def decode(self, data: bytes, message_type: Any) -> Any:
-        """Decode a message as ProtoCodec does, up to the limit."""
+        """Decode a message up to the size limit, as grpclib's ProtoCodec does."""
         self.size = len(data)
         if self.size > self._limit:
             text = f"grpc: received message larger than max ({self.size} vs. {self._limit})"
@@ -124,7 +124,7 @@ class Clients:
             self._state.changed()
 
     def _check(self, request: v1beta1.RegisterRequest) -> None:
-        """Check a registration in the kubelet's order: an injected refusal, the version, the name."""
+        """Check a registration: first for an injected refusal, then version and name, as the kubelet does."""
         refusal = self._state.faults.get("refuse-register", request.resource_name)
         if refusal is not None:
             raise GRPCError(Status.UNKNOWN, str(refusal))
@@ -234,7 +234,7 @@ class Clients:
             client.reading.cancel()
 
     def close(self) -> None:
-        """Close all connections, as when the process ends; devices are not marked."""
+        """Close all connections, as when the process ends; devices are not marked as Unhealthy."""
         self._closed = True
         for client in self._all:
             client.reading.cancel()
@@ -347,7 +347,7 @@ def _check(info: pluginregistration.PluginInfo) -> None:
 
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Return the sockets without a leading dot, with inode and time, which tell a replaced socket apart."""
+    """Return the sockets without a leading dot, with inode and time, by which a replaced socket is found."""
     sockets = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         try:

@@ -48,17 +48,17 @@ class FakeKubelet:
 
     ``root`` is the path prefix, ``seed`` determines the order of device ids, ``topology_policy`` is the
     kubelet's (``none`` or any other), ``api`` has the ResourceClaims and ResourceSlices, ``node`` is the name
-    of the Node. At the first start, the sockets look ``age`` seconds old; each later
-    start makes new ones. A fault affects all resources (``name``) or one (``name:resource``):
-    ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``, ``stalled-reader``
-    (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen), ``plugins-late``
-    (seconds between PodResources and the socket for plugins, see ``_Run``), ``pod-resources-absent``,
-    ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds), ``pod-resources-late`` (a list:
-    the delay in seconds of each of the next responses), ``pod-resources-empty`` (seconds after a start in
-    which no pod is listed), ``pod-resources-unnamed`` (seconds after a start in which older pods are not
-    listed, or the keys of pods that are never listed). For DRA: ``dra-versions`` and ``health-version`` (the
-    versions that the kubelet knows), ``claims-limit`` (seconds of a call), ``wipe-late`` and
-    ``wipe-when-lost`` (seconds until slices are deleted).
+    of the Node. At the first start, the sockets get a time that is ``age`` seconds ago;
+    each later start creates new ones. A fault affects all resources (``name``) or one (``name:resource``):
+    ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``, ``stalled-reader`` (true),
+    ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen), ``plugins-late`` (seconds
+    between PodResources and the socket for plugins, see ``_Run``), ``pod-resources-absent``,
+    ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds), ``pod-resources-late`` (a list: the
+    delay in seconds of each of the next responses), ``pod-resources-empty`` (seconds after a start in which
+    no pod is listed), ``pod-resources-unnamed`` (seconds after a start in which older pods are not listed, or
+    the keys of pods that are never listed). For DRA: ``dra-versions`` and ``health-version`` (the versions
+    that the kubelet knows), ``claims-limit`` (seconds of a call), ``wipe-late`` and ``wipe-when-lost``
+    (seconds until slices are deleted).
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class FakeKubelet:
             await self._run.start(age)
 
     async def stop(self) -> None:
-        """Stop like a killed process: connections close, every socket file stays."""
+        """Stop like a killed process: all connections are closed, all socket files stay."""
         run, self._run = self._run, None
         if run is not None:
             await run.stop()
@@ -132,10 +132,10 @@ class FakeKubelet:
         return await (admission.start_again(pod) if again else admission.admit(pod))
 
     def delete(self, pod: Pod) -> None:
-        """Remove the pod: it is no longer listed, and another pod may get its devices.
+        """Remove the pod: PodResources no longer lists it, and another pod may get its devices.
 
-        The caller simulates its containers: in a graceful deletion they close their devices before this
-        call, in a forced deletion seconds later.
+        The caller simulates the containers of the pod: in a graceful deletion they close their devices before
+        this call, in a forced deletion seconds later.
         """
         self.state.pods.pop(pod.key, None)
         self.state.changed()
@@ -162,14 +162,14 @@ class FakeKubelet:
         return self.state.table.capacity(resource), self.state.table.allocatable(resource)
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        """Wait until the predicate holds; it is evaluated after each change.
+        """Wait until the predicate is true; it is evaluated after each change.
 
         :raises TimeoutError: after ``timeout``.
         """
         await self.state.until(predicate, timeout)
 
     async def until_listed(self, resource: str, devices: int, timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        """Wait until the resource has that many devices listed and one stream open."""
+        """Wait until the resource lists this number of devices and has one open stream."""
         await self.until(
             lambda: (
                 self.capacity(resource)[0] == devices
@@ -187,7 +187,7 @@ async def _die_of_crashes(kubelet: FakeKubelet) -> None:
 
 
 class _Run:
-    """One run of the kubelet, with the state that a restart discards.
+    """One run of the fake kubelet, with the state that is lost at a restart.
 
     The real kubelet serves PodResources at once (``startKubelet`` in cmd/kubelet/app/server.go), but
     plugins only when the container runtime is up (``initializeRuntimeDependentModules`` in
@@ -271,7 +271,7 @@ def _alive(run: _Run | None) -> _Run:
 
 
 class _Registration:
-    """The Registration service with direct access to the stream: a fault may drop the connection."""
+    """The Registration service with access to the stream, because a fault may drop the connection."""
 
     def __init__(self, state: State, clients: Clients) -> None:
         self._state = state
@@ -337,7 +337,7 @@ class PodResources(v1.PodResourcesListerBase):
         )
 
     async def get(self, message: v1.GetPodResourcesRequest) -> v1.GetPodResourcesResponse:
-        """Return one pod; for an unknown pod, raise an error without a status code of its own."""
+        """Return one pod; for an unknown pod, raise an error with the status code UNKNOWN."""
         await self._faults()
         pod = self._state.pods.get(f"{message.pod_namespace}/{message.pod_name}")
         if pod is None:
@@ -386,7 +386,7 @@ class PodResources(v1.PodResourcesListerBase):
 
 
 def _make_older(path: Path, age: float) -> None:
-    """Set the time of a socket back, unless ``age`` is 0."""
+    """Set the modification time of a socket ``age`` seconds back."""
     if age:
         born = time.time() - age
         os.utime(path, (born, born))

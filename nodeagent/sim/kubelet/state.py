@@ -35,7 +35,7 @@ STOP_GRACE = 300.0  # seconds that a resource without a plugin keeps its capacit
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One device of a list, as received: ``nodes`` are NUMA ids, None without topology."""
+    """One device of a received list: ``nodes`` are NUMA node ids, None without topology."""
 
     id: str
     health: str
@@ -59,7 +59,7 @@ class ContainerDevices:
 
 
 class DeviceTable:
-    """All resources that have registered since the start, or that pods use."""
+    """All resources that were registered since the start, or that pods use."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -78,7 +78,7 @@ class DeviceTable:
         self.stopped.pop(resource, None)
 
     def update(self, resource: str, devices: Iterable[ListedDevice]) -> None:
-        """Replace the table of the resource and write the checkpoint; the last of equal ids is used."""
+        """Replace the table of the resource and write the checkpoint; of equal ids the last one counts."""
         table = {device.id: device for device in devices}
         self.devices[resource] = table
         self.healthy[resource] = {name for name, device in table.items() if device.healthy}
@@ -86,7 +86,7 @@ class DeviceTable:
         self.save()
 
     def mark_lost(self, resource: str) -> None:
-        """Record that the plugin is gone, and mark all its devices unhealthy."""
+        """Record that the plugin has disconnected, and mark all its devices unhealthy."""
         self.unhealthy.setdefault(resource, set()).update(self.healthy.get(resource, ()))
         self.healthy[resource] = set()
         self.stopped[resource] = anyio.current_time()
@@ -96,7 +96,7 @@ class DeviceTable:
         return resource in self.healthy or any(held.resource == resource for held in self.held)
 
     def capacity(self, resource: str) -> int:
-        """Return the number of listed devices; 0 once the plugin has been gone for five minutes."""
+        """Return the number of listed devices; 0 if the plugin disconnected five minutes ago or earlier."""
         stopped = self.stopped.get(resource)
         if stopped is not None and anyio.current_time() - stopped >= STOP_GRACE:
             return 0
@@ -145,7 +145,7 @@ class DeviceTable:
         return True
 
     def load(self) -> None:
-        """Load the checkpoint: allocations are kept; resources are empty until their plugins register."""
+        """Load the allocations in the checkpoint; resources are empty until their plugins register."""
         self.devices, self.healthy, self.unhealthy, self.stopped, self.held = {}, {}, {}, {}, []
         self.allocated = {}
         path = self._directory / CHECKPOINT
@@ -173,7 +173,7 @@ def has_topology(table: DeviceTable, resource: str) -> bool:
 def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:
     """Return Healthy or Unhealthy by device id for the pod's status (KEP-4680).
 
-    The last list counts, also after the plugin is gone; an id that is not listed is Healthy.
+    The last list counts, even after the plugin has disconnected; an id that is not listed is Healthy.
     """
     seen: dict[str, str] = {}
     for held in table.held:
@@ -213,7 +213,7 @@ def _held(entry: dict[str, Any]) -> ContainerDevices:
 
 @dataclass(slots=True)
 class Registration:
-    """A Register call, or a plugin found in plugins_registry; ``refusal`` is None if it was accepted."""
+    """A Register call, or a plugin in plugins_registry; ``refusal`` is None if the kubelet accepted it."""
 
     resource: str
     endpoint: str
@@ -237,7 +237,7 @@ class DeviceList:
 
 @dataclass(frozen=True, slots=True)
 class AllocateCall:
-    """One Allocate call: the ids in request order, ``when`` it ended, and its duration in ``seconds``."""
+    """One Allocate call: the ids in the order of the request, its end (``when``), and its duration."""
 
     resource: str
     ids: tuple[str, ...]
@@ -290,7 +290,7 @@ class DeviceHealth(NamedTuple):
 
 @dataclass(slots=True)
 class Statistics:
-    """The recorded calls and messages since the object was created, over all restarts."""
+    """The recorded calls and messages since the object was created, including those before restarts."""
 
     registrations: list[Registration] = field(default_factory=list)
     lists: dict[str, deque[DeviceList]] = field(default_factory=dict)
@@ -301,7 +301,7 @@ class Statistics:
     health_reports: int = 0  # messages of DRA drivers
 
     def accepted(self, resource: str) -> list[Registration]:
-        """Return the successful registrations of a resource."""
+        """Return all accepted registrations of a resource."""
         return [r for r in self.registrations if r.resource == resource and r.refusal is None]
 
 
@@ -377,7 +377,8 @@ class Paths(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """Whether the kubelet runs, since when (on the loop's clock), and why the real one would have crashed.
+    """Whether the fake kubelet runs, its start on the loop's clock, and why a real kubelet would have
+    crashed.
 
     ``inherited``: the UIDs of the pods that existed at the start; the kubelet learns of them from the API
     server.
@@ -474,7 +475,7 @@ class State:
         return [pod for pod in self.active_pods() if pod.key not in unnamed]
 
     def has_read_all_pods(self) -> bool:
-        """Return False until the API server has answered: see ``named_pods``."""
+        """Return False until the API server has sent the pods to the kubelet: see ``named_pods``."""
         unnamed = self.faults.get("pod-resources-unnamed")
         waits = bool(unnamed) if isinstance(unnamed, Collection) else self._is_young(unnamed)
         return not (waits or self._is_young(self.faults.get("pod-resources-empty")))
@@ -487,5 +488,5 @@ class State:
         return [pod.key for pod in self.pods.values() if pod.uid in inherited]
 
     def _is_young(self, seconds: float | None) -> bool:
-        """Return True if the kubelet was started less than that many seconds ago."""
+        """Return True if the kubelet was started less than this number of seconds ago."""
         return seconds is not None and anyio.current_time() - self.life.started < seconds
