@@ -113,8 +113,8 @@ def _build_pool(decision: Decision, claims: Claims, driver: str, dropped: frozen
 def _is_published(device: DraDevice, unit: tuple[DraDevice, ...], pool: _Pool) -> bool:
     if device.name in pool.claimed:
         return True
-    snapshot = pool.decision.snapshot
-    if any(each not in pool.claimed_as and snapshot.holder(each) is not None for each in device.parts):
+    holders = map(pool.decision.snapshot.holder, device.parts)
+    if any(holder is not None and not holder.claim for holder in holders):
         return False  # a pod has it through a device plugin
     if COUNTERS in pool.dropped and device.shares_group and device != _choose_single(unit):
         return False

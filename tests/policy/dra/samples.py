@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
+from nodeagent.agent import joining
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, by_resource
 from nodeagent.model.claim import Claim, ClaimDevice, ClaimRef
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Isolation
+from nodeagent.model.resource import Isolation, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy.dra import slices
@@ -29,8 +29,8 @@ UID = "0a4ae7bb-8f0e-4f29-a4a9-e18d1db9b9a5"
 
 def spec(isolation: Isolation = Isolation.GROUP, **other: Any) -> Spec:
     """All functions of NVIDIA as one resource, and all mdevs as another."""
-    functions = PciRule(GPU, (PciSelector(vendors=("10de",)),), isolation, **other)
-    return Spec(Discovery(enabled=False), rules=(functions, MdevRule(VGPU, (MdevSelector(),))))
+    functions = PciRule(GPU, (PciSelector(vendors=("10de",)),), isolation, via=Via.DRA, **other)
+    return Spec(Discovery(enabled=False), rules=(functions, MdevRule(VGPU, (MdevSelector(),), via=Via.DRA)))
 
 
 def pair(number: int, **other: Any) -> tuple[HostDevice, HostDevice]:
@@ -64,12 +64,9 @@ def decide(
     pods: Mapping[str, Holder] | None = None,
 ) -> Decision:
     """The Decision for a host whose claims and pods use these devices."""
-    held = dict(pods or {})
-    for each in (prepared or {}).values():
-        holder = Holder(each.ref.namespace, f"claim {each.ref.name}", GPU)
-        held |= {part: holder for device in each.devices for part in device.parts}
-    allocations = Allocations(by_resource(held.items()), Knowledge.COMPLETE)
-    return turn.decide_first(replace(Snapshot(here, wish or spec()), allocations=allocations))
+    of_pods = Allocations(by_resource((pods or {}).items()), Knowledge.COMPLETE)
+    allocations = joining.add_claims(of_pods, (prepared or {}).values(), of_pods)
+    return turn.decide_first(Snapshot(here, wish or spec(), allocations=allocations, claims=prepared or {}))
 
 
 def build(
