@@ -28,7 +28,6 @@ from nodeagent.base.errors import ClusterUnavailable, KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.model.claim import Claim, ClaimDevice, ClaimFile, ClaimRef
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Via
 from nodeagent.policy import groups
 from nodeagent.policy.dra import claim_files, claims
 from nodeagent.policy.dra.claim_files import Node
@@ -128,8 +127,7 @@ class Claims:
     def _decide(self, document: Object, ref: ClaimRef) -> Claim | Refusal:
         """The claim, or why it cannot be prepared, by the newest Snapshot."""
         decision = self._core.offering.one_turn()
-        names = [name for name, each in decision.resources.items() if each.via is Via.DRA]
-        found = claims.prepare(document, ref, self._node, decision, names, self._recorded)
+        found = claims.prepare(document, ref, self._node, decision)
         if isinstance(found, Claim):
             for part in decision.snapshot.reservations.withdrawn.intersection(_list_parts(found)):
                 return Refusal(f"{part} is being removed, or bound to another driver", waits=True)

@@ -11,7 +11,7 @@ from functools import partial
 
 from nodeagent.agent.core import Core
 from nodeagent.agent.dra.claims import Claims
-from nodeagent.agent.dra.publish import Publisher, published_names
+from nodeagent.agent.dra.publish import Publisher
 from nodeagent.base.supervise import Component, Task
 from nodeagent.kubelet.dra import DraPlugin, Health
 from nodeagent.model.resource import Reason
@@ -58,8 +58,7 @@ class DraDriver:
         while True:
             decision = self._core.offering.one_turn()
             if decision is not before:
-                names, claims = published_names(decision), decision.snapshot.claims
-                found = slices.find_health(decision, names, claims)
+                found = slices.find_health(decision)
                 self._plugin.health.set({name: _health(reason) for name, reason in found.items()})
                 before = decision
             seen, _ = await snapshots.newer(seen)

@@ -31,8 +31,6 @@ from nodeagent.cluster import slices as api_slices
 from nodeagent.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Object, Session, retry_delay
 from nodeagent.cluster.watch import Watch
 from nodeagent.model.claim import ClaimRef
-from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Via
 from nodeagent.policy.dra import devices, slices, writes
 from nodeagent.policy.dra.writes import Create, Delete, Owner, Write
 from nodeagent.policy.offer.turn import Decision
@@ -43,11 +41,6 @@ _NO_CREDENTIALS = "nodeagent has no credentials for the API server, so no device
 _SET_KUBECONFIG = "set kubeconfig, such as to the kubelet's own, or run nodeagent with a service account"
 _GATES = {slices.TAINTS: "DRADeviceTaints", slices.COUNTERS: "DRAPartitionableDevices"}
 REPAIRS_AT_ONCE = 3  # in a row; then they become rarer
-
-
-def published_names(decision: Decision) -> frozenset[ResourceName]:
-    """The names of the resources that are offered by DRA."""
-    return frozenset(name for name, each in decision.resources.items() if each.via is Via.DRA)
 
 
 class Publisher:
@@ -232,9 +225,7 @@ class _Pool:
         return 0.0 if planned else math.inf
 
     def _build(self, inputs: _Inputs) -> Contents:
-        decision, driver = inputs.decision, self.owner.driver
-        claims = decision.snapshot.claims
-        return slices.build_slices(decision, published_names(decision), claims, driver, inputs.dropped)
+        return slices.build_slices(inputs.decision, self.owner.driver, inputs.dropped)
 
     def _plan(self, contents: Contents, stored: Mapping[str, Object]) -> Sequence[Write]:
         return writes.plan_writes([*stored.values()], contents, self.owner, self._generation)

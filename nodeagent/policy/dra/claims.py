@@ -8,18 +8,17 @@ whose IOMMU group they use, is refused, and so is an unusable device. Most refus
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nodeagent.model.allocation import Holder
 from nodeagent.model.claim import Claim, ClaimRef
-from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
 from nodeagent.model.spec import API_VERSION
 from nodeagent.policy import naming
 from nodeagent.policy.dra import claim_files, devices
 from nodeagent.policy.dra.claim_files import Allocated, DeviceConfig, Node
 from nodeagent.policy.dra.devices import DraDevice
-from nodeagent.policy.dra.slices import Claims
 from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
@@ -51,25 +50,22 @@ def prepare(
     ref: ClaimRef,
     node: Node,
     decision: Decision,
-    names: Collection[ResourceName],
-    recorded: Claims,
 ) -> Claim | Refusal:
     """The Claim with the files of all its devices; it is the same for the same devices.
 
-    ``claim`` is the ResourceClaim with the name of ``ref``. ``names``: the resources that are offered by DRA.
-    ``recorded``: the prepared claims by UID.
+    ``claim`` is the ResourceClaim with the name of ``ref``.
     """
     try:
         results = _read_results(claim, ref, node)
-        known = recorded.get(ref.uid)
-        if known is not None and known.boot_id == node.boot_id and _is_unoffered(known, decision, names):
+        known = decision.snapshot.claims.get(ref.uid)
+        if known is not None and known.boot_id == node.boot_id and _is_unoffered(known, decision):
             return known  # its rule is gone, its pod is not
         configs = _read_configs(claim, node.driver)
         classes = dict(_list_classes(claim))
         allocated = [
             Allocated(
                 result["request"],
-                _check_device(result["device"], ref, decision, names, recorded),
+                _check_device(result["device"], _list_parts(known), decision),
                 _merge_configs(configs, result["request"]),
                 classes.get(result["request"], ""),
             )
@@ -135,9 +131,8 @@ def _read_configs(claim: Object, driver: str) -> list[_Config]:
         if opaque.get("driver") == driver:
             origin = "the DeviceClass" if each.get("source") == "FromClass" else "the claim"
             config = _parse_config(opaque.get("parameters"), f"the configuration in {origin}")
-            found.append((origin, _Config(frozenset(each.get("requests") or ()), config)))
-    found.sort(key=lambda one: one[0] == "the claim")  # the API has this order, too
-    return [config for _, config in found]
+            found.append(_Config(frozenset(each.get("requests") or ()), config))
+    return found
 
 
 def _parse_config(parameters: object, where: str) -> DeviceConfig:
@@ -173,58 +168,45 @@ def _merge_configs(configs: list[_Config], request: str) -> DeviceConfig:
 # The devices
 
 
-def _is_unoffered(claim: Claim, decision: Decision, names: Collection[ResourceName]) -> bool:
+def _is_unoffered(claim: Claim, decision: Decision) -> bool:
     """True if a device of the prepared claim is on the host, but not offered by DRA any more."""
     return any(
-        devices.find_device(each.name, decision, names) is None
+        devices.find_device(each.name, decision) is None
         and all(decision.snapshot.host.device(part) is not None for part in each.parts)
         for each in claim.devices
     )
 
 
-def _check_device(
-    name: str, ref: ClaimRef, decision: Decision, names: Collection[ResourceName], recorded: Claims
-) -> DraDevice:
-    """The device with that name, if this claim may have it now."""
-    device = devices.find_device(name, decision, names)
+def _check_device(name: str, own: frozenset[str], decision: Decision) -> DraDevice:
+    """The device with that name, if the claim may have it now; ``own``: parts that the claim uses already."""
+    device = devices.find_device(name, decision)
     if device is None:
         raise _Refused(f"{name}: no device of this name is offered by DRA on this node", waits=True)
-    _check_unused(device, ref, decision, recorded)
-    reason = device.reason
-    if reason is not None and not (
-        reason.code is ReasonCode.GROUP_HELD and _is_held_by(recorded.get(ref.uid), device, decision)
-    ):
+    _check_unused(device, own, decision)
+    reason, holders = device.reason, _find_holders(device, decision)
+    by_itself = bool(holders) and own.issuperset(holders)
+    if reason is not None and not (by_itself and reason.code is ReasonCode.GROUP_HELD):
         raise _Refused(f"{name}: {reason.message}; {reason.hint}", waits=True)
     return device
 
 
-def _check_unused(device: DraDevice, ref: ClaimRef, decision: Decision, recorded: Claims) -> None:
+def _check_unused(device: DraDevice, own: frozenset[str], decision: Decision) -> None:
     """Check that no other claim and no pod uses the device or its group.
 
     After a force deletion, the scheduler allocates the device again before the former pod has ended.
     """
-    snapshot, alone = decision.snapshot, device.isolation is Isolation.NONE
-    members = device.parts if alone else units.find_ids(device.unit, snapshot.host)
-    for uid, other in recorded.items():
-        for each in _list_parts(other).intersection(members) if uid != ref.uid else ():
-            raise _build_refusal(device, each, f"claim {other.ref}")
-    own = _list_parts(recorded.get(ref.uid))
-    for each in device.parts if alone else units.find_holders(device.unit, snapshot):
-        holder = snapshot.holder(each)
-        if holder is not None and each not in own:
-            raise _build_refusal(device, each, str(holder))
+    for each, holder in _find_holders(device, decision).items():
+        if holder.claim and each in own:
+            continue
+        if each in device.parts:
+            raise _Refused(f"{device.name}: in use by {holder}", waits=True)
+        if device.isolation is not Isolation.NONE:
+            raise _Refused(f"{device.name}: IOMMU group in use by {holder}, which has {each}", waits=True)
 
 
-def _build_refusal(device: DraDevice, part: str, user: str) -> _Refused:
-    if part in device.parts:
-        return _Refused(f"{device.name}: in use by {user}", waits=True)
-    return _Refused(f"{device.name}: IOMMU group in use by {user}, which has {part}", waits=True)
-
-
-def _is_held_by(claim: Claim | None, device: DraDevice, decision: Decision) -> bool:
-    """True if the claim has all used devices of the group."""
-    holders = units.find_holders(device.unit, decision.snapshot)
-    return bool(holders) and holders.keys() <= _list_parts(claim)
+def _find_holders(device: DraDevice, decision: Decision) -> dict[str, Holder]:
+    """The users of the IOMMU group of the device, by the id of the function or mdev in use."""
+    return units.find_holders(device.unit, decision.snapshot)
 
 
 def _list_parts(claim: Claim | None) -> frozenset[str]:

@@ -11,14 +11,14 @@ one claim can get all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from nodeagent.model.host import HostDevice, Kind, Mdev, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.nodes import IOMMUFD_NODE
-from nodeagent.model.resource import Iommufd, Isolation, Reason
+from nodeagent.model.resource import Iommufd, Isolation, Reason, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import kinds, units
@@ -34,8 +34,6 @@ NO_GROUP = -1
 
 Attributes = Mapping[str, Mapping[str, Any]]
 """Attributes by name, as in the API: ``{"kind": {"string": "pci"}}``."""
-
-_KINDS: Final = frozenset({Kind.PCI, Kind.MDEV})
 
 
 class DraDevice(NamedTuple):
@@ -62,29 +60,27 @@ class DraDevice(NamedTuple):
         return self.name.startswith("board-")
 
 
-def list_devices(decision: Decision, names: Collection[ResourceName]) -> list[tuple[DraDevice, ...]]:
-    """The devices of these resources by IOMMU group, in address order; a board is the last of its group."""
-    found = (find_unit_devices(unit, decision, names) for unit in decision.offers)
+def list_devices(decision: Decision) -> list[tuple[DraDevice, ...]]:
+    """All devices by IOMMU group, in address order; a board is the last of its group."""
+    found = (_find_unit_devices(unit, decision) for unit in decision.offers)
     return sorted(filter(None, found), key=lambda devices: pci_order(devices[0].device_id))
 
 
-def find_device(name: str, decision: Decision, names: Collection[ResourceName]) -> DraDevice | None:
-    """The device with that name; None if none of these resources offers it now."""
+def find_device(name: str, decision: Decision) -> DraDevice | None:
+    """The device with that name; None if it is not offered by DRA now."""
     host_device = decision.snapshot.host.device(find_lead_id(name))
     if host_device is None:
         return None
-    devices = find_unit_devices(units.find_unit_id(host_device), decision, names)
+    devices = _find_unit_devices(units.find_unit_id(host_device), decision)
     return next((device for device in devices if device.name == name), None)
 
 
-def find_unit_devices(
-    unit: UnitId, decision: Decision, names: Collection[ResourceName]
-) -> tuple[DraDevice, ...]:
+def _find_unit_devices(unit: UnitId, decision: Decision) -> tuple[DraDevice, ...]:
     """The devices of one unit: one for each offer, and the board if the offers share an IOMMU group."""
-    offers = [each for each in decision.offers.get(unit, ()) if _is_published(each, names)]
+    offers = [each for each in decision.offers.get(unit, ()) if each.match.rule.via is Via.DRA]
     offers.sort(key=lambda each: pci_order(each.device.id))
     isolated = [each for each in offers if each.match.rule.isolation is not Isolation.NONE]
-    sharing = isolated if len(isolated) > 1 and not isinstance(unit, str) else []
+    sharing = isolated if len(isolated) > 1 else []
     devices = [_build_device(each, unit, shares_group=each in sharing) for each in offers]
     if sharing and all(each.match.rule.isolation is Isolation.GROUP for each in sharing):
         devices.append(_build_board(sharing, unit))
@@ -155,10 +151,6 @@ def _mdev_attributes(mdev: HostDevice | None) -> dict[str, dict[str, Any]]:
         return {}
     texts = {MDEV_UUID: mdev.uuid, "mdevType": mdev.type_id, "mdevTypeName": mdev.type_name}
     return {name: _string(value) for name, value in texts.items() if value}
-
-
-def _is_published(offer: Offer, names: Collection[ResourceName]) -> bool:
-    return offer.match.resource in names and offer.match.rule.kind in _KINDS
 
 
 def _build_device(offer: Offer, unit: UnitId, *, shares_group: bool) -> DraDevice:

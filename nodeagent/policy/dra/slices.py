@@ -14,11 +14,10 @@ allocate the rest of the group. A device that a pod has through a device plugin 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.model.claim import Claim, ClaimDevice
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.claim import ClaimDevice
 from nodeagent.model.resource import Isolation, Reason, ReasonCode
 from nodeagent.policy.dra import devices
 from nodeagent.policy.dra.devices import DraDevice
@@ -28,9 +27,6 @@ from nodeagent.policy.offer.units import UnitId
 
 Content = Mapping[str, Any]
 """The part of a slice's ``spec`` that depends on the devices: ``devices`` or ``sharedCounters``."""
-
-Claims = Mapping[str, Claim]
-"""The prepared claims by UID."""
 
 TAINTS = "taints"
 COUNTERS = "counters"
@@ -63,20 +59,13 @@ class _Counter(NamedTuple):
     name: str
 
 
-def build_slices(
-    decision: Decision,
-    names: Collection[ResourceName],
-    claims: Claims,
-    driver: str,
-    dropped: frozenset[str] = _NOTHING,
-) -> tuple[Content, ...]:
+def build_slices(decision: Decision, driver: str, dropped: frozenset[str] = _NOTHING) -> tuple[Content, ...]:
     """The contents of all slices; one without devices if there is nothing to publish.
 
-    ``names``: the resources that are offered by DRA. ``dropped``: ``TAINTS`` or ``COUNTERS``, if the API
-    server drops them.
+    ``dropped``: ``TAINTS`` or ``COUNTERS``, if the API server drops them.
     """
-    pool = _build_pool(decision, claims, driver, dropped)
-    offered = devices.list_devices(decision, names)
+    pool = _build_pool(decision, driver, dropped)
+    offered = devices.list_devices(decision)
     counters = {} if COUNTERS in dropped else _name_counters(offered)
     counted = (each.name for unit in offered for each in unit if each.shares_group and counters)
     pool = pool._replace(counted=frozenset(counted))
@@ -87,12 +76,10 @@ def build_slices(
     return (*contents, *_build_counter_slices(counters, published, pool))
 
 
-def find_health(
-    decision: Decision, names: Collection[ResourceName], claims: Claims
-) -> dict[str, Reason | None]:
-    """Why the devices of the claims are unhealthy, by the name of the device; None if one is healthy."""
-    pool = _build_pool(decision, claims, "", _NOTHING)
-    found = {name: devices.find_device(name, decision, names) for name in pool.claimed}
+def find_health(decision: Decision) -> dict[str, Reason | None]:
+    """Why the devices of prepared claims are unhealthy, by the name of the device; None if one is healthy."""
+    pool = _build_pool(decision, "", _NOTHING)
+    found = {name: devices.find_device(name, decision) for name in pool.claimed}
     return {
         name: _find_missing_reason(pool.claimed[name], decision)
         if device is None
@@ -101,8 +88,9 @@ def find_health(
     }
 
 
-def _build_pool(decision: Decision, claims: Claims, driver: str, dropped: frozenset[str]) -> _Pool:
-    claimed = {device.name: device for claim in claims.values() for device in claim.devices}
+def _build_pool(decision: Decision, driver: str, dropped: frozenset[str]) -> _Pool:
+    claims = decision.snapshot.claims.values()
+    claimed = {device.name: device for claim in claims for device in claim.devices}
     claimed_as = {part: device.name for device in claimed.values() for part in device.parts}
     return _Pool(decision, driver, dropped, claimed_as, claimed)
 
@@ -124,7 +112,7 @@ def _is_published(device: DraDevice, unit: tuple[DraDevice, ...], pool: _Pool) -
 def _choose_single(unit: tuple[DraDevice, ...]) -> DraDevice:
     """The only device to publish for a group without a counter: the board, or else the lead."""
     sharing = [each for each in unit if each.shares_group]
-    return sharing[-1] if sharing[-1].is_board and len(sharing[-1].parts) > 1 else sharing[0]
+    return next((each for each in sharing if each.is_board), sharing[0])
 
 
 def _build_missing(claimed: ClaimDevice, pool: _Pool) -> tuple[DraDevice, ...]:
@@ -172,9 +160,8 @@ def _find_claimed(device: DraDevice, pool: _Pool) -> Iterator[str]:
     """The names of devices of claims that conflict with the device: parts of it, or of its group."""
     if not pool.claimed:
         return
-    isolated = device.isolation is not Isolation.NONE
-    parts = units.find_holders(device.unit, pool.decision.snapshot) if isolated else device.parts
-    for part in (*parts, *device.parts):
+    alone = device.isolation is Isolation.NONE
+    for part in device.parts if alone else units.find_holders(device.unit, pool.decision.snapshot):
         if part in pool.claimed_as:
             yield pool.claimed_as[part]
 

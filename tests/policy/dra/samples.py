@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.agent import joining
@@ -23,13 +23,12 @@ from tests.policy import samples
 DRIVER = "nodeagent.local"
 GPU = ResourceName("nvidia.com/gpu")
 VGPU = ResourceName("nvidia.com/vgpu")
-NAMES = frozenset({GPU, VGPU})
 UID = "0a4ae7bb-8f0e-4f29-a4a9-e18d1db9b9a5"
 
 
-def spec(isolation: Isolation = Isolation.GROUP, **other: Any) -> Spec:
-    """All functions of NVIDIA as one resource, and all mdevs as another."""
-    functions = PciRule(GPU, (PciSelector(vendors=("10de",)),), isolation, via=Via.DRA, **other)
+def spec(isolation: Isolation = Isolation.GROUP, via: Via = Via.DRA, **other: Any) -> Spec:
+    """All functions of NVIDIA as one resource, and all mdevs as another, which is always offered by DRA."""
+    functions = PciRule(GPU, (PciSelector(vendors=("10de",)),), isolation, via=via, **other)
     return Spec(Discovery(enabled=False), rules=(functions, MdevRule(VGPU, (MdevSelector(),), via=Via.DRA)))
 
 
@@ -74,12 +73,10 @@ def build(
     wish: Spec | None = None,
     prepared: Mapping[str, Claim] | None = None,
     pods: Mapping[str, Holder] | None = None,
-    names: Collection[ResourceName] = NAMES,
     dropped: Iterable[str] = (),
 ) -> tuple[Content, ...]:
     """The contents of the slices of a host."""
-    decision = decide(here, wish, prepared, pods)
-    return slices.build_slices(decision, names, prepared or {}, DRIVER, frozenset(dropped))
+    return slices.build_slices(decide(here, wish, prepared, pods), DRIVER, frozenset(dropped))
 
 
 def devices_of(contents: Iterable[Content]) -> dict[str, Mapping[str, Any]]:

@@ -13,14 +13,14 @@ import pytest
 from nodeagent.model.allocation import Holder
 from nodeagent.model.claim import Claim, ClaimRef
 from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.resource import Iommufd, Isolation, Via
 from nodeagent.model.spec import Spec
 from nodeagent.policy.dra import claims
 from nodeagent.policy.dra.claim_files import Node
 from nodeagent.policy.dra.claims import Refusal
 from tests.policy import samples
-from tests.policy.dra.samples import DRIVER, GPU, NAMES, UID, VGPU, claim, decide, pair, spec
+from tests.policy.dra.samples import DRIVER, GPU, UID, VGPU, claim, decide, pair, spec
 from tests.policy.samples import function, host, mdev
 
 POOL = f"{DRIVER}/node-1"
@@ -68,8 +68,7 @@ def prepare(
     node: Node = NODE,
 ) -> Claim | Refusal:
     """Prepare the claim on a host."""
-    known = recorded or {}
-    return claims.prepare(item, REF, node, decide(here, wish, known, pods), NAMES, known)
+    return claims.prepare(item, REF, node, decide(here, wish, recorded, pods))
 
 
 def prepared(*args: Any, **more: Any) -> Claim:
@@ -220,8 +219,24 @@ def test_a_board_has_a_metadata_file_for_each_function(isolation: Isolation) -> 
 
 def test_a_request_with_the_name_of_a_function_of_a_board_keeps_its_own_file() -> None:
     here = host(*pair(0x65), function("0000:66:00.0", 2))
-    item = resource_claim(result(BOARD_NAME, "board"), result("pci-0000-66-00-0", "board-1"))
-    assert kubevirt_reads(prepared(item, here), "board-1") == "0000:66:00.0"
+    item = resource_claim(result("pci-0000-66-00-0", "board-1"), result(BOARD_NAME, "board"))
+    found = prepared(item, here)
+    assert kubevirt_reads(found, "board-1") == "0000:66:00.0"
+    assert [each.path for each in found.metadata] == [
+        f"{UID}/board-1/metadata.json",
+        f"{UID}/board/metadata.json",
+    ]
+
+
+def test_a_request_for_several_boards_has_one_metadata_file() -> None:
+    item = resource_claim(result(BOARD_NAME), result("board-0000-66-00-0"))
+    found = prepared(item, host(*pair(0x65), *pair(0x66)))
+    assert [each.path for each in found.metadata] == [f"{UID}/gpu/metadata.json"]
+    ((_, objects),) = documents(found).items()
+    assert [each["name"] for each in objects[1]["requests"][0]["devices"]] == [
+        BOARD_NAME,
+        "board-0000-66-00-0",
+    ]
 
 
 def test_the_memory_of_a_socket_comes_with_all_its_gpus() -> None:
@@ -390,6 +405,14 @@ def test_a_pod_with_the_device_or_its_group_is_waited_for(held: str, text: str) 
     assert found == Refusal(f"{GPU_NAME}: {text}", waits=True)
 
 
+def test_a_pf_is_waited_for_while_a_pod_has_one_of_its_vfs() -> None:
+    vf = PciAddress("0000:65:00.4")
+    here = host(function(vfs=(vf,)), function(vf, 2, physfn=GPU_ID, vendor="8086"))
+    found = refused(resource_claim(result()), here, pods=samples.holders(vf, resource="example.com/vf"))
+    assert found.waits
+    assert f"its VF {vf} is in use by ns/vm" in found.text
+
+
 def test_a_group_that_a_process_has_open_is_waited_for() -> None:
     gpu, audio = pair(0x65)
     assert isinstance(audio, PciFunction)
@@ -399,8 +422,4 @@ def test_a_group_that_a_process_has_open_is_waited_for() -> None:
 
 
 def test_a_device_of_a_resource_of_the_device_plugin_is_waited_for() -> None:
-    found = claims.prepare(
-        resource_claim(result()), REF, NODE, decide(ALONE), {ResourceName("other.com/x")}, {}
-    )
-    assert isinstance(found, Refusal)
-    assert found.waits
+    assert refused(resource_claim(result()), wish=spec(via=Via.DEVICE_PLUGIN)).waits

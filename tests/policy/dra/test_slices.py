@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from nodeagent.model.host import Host, Mdev, PciFunction, Recovery
-from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
+from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Via
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.policy.dra import devices, slices
 from nodeagent.policy.dra.slices import COUNTERS, TAINTS
 from tests.policy import samples
 from tests.policy.dra.samples import (
     DRIVER,
     GPU,
-    NAMES,
     VGPU,
     alone,
     build,
@@ -126,8 +126,19 @@ def test_long_texts_are_cut_to_64_bytes() -> None:
     assert attributes["resource"] == {"string": f"{'d' * 59}/name"}
 
 
+@pytest.mark.parametrize(("iommufd", "shown"), [(Iommufd.NEVER, False), (Iommufd.AUTO, True)])
+def test_iommufd_is_shown_where_containers_get_its_nodes(iommufd: Iommufd, shown: bool) -> None:
+    gpu = function(cdev=True, numa_node=None)
+    here = host(gpu, nodes=frozenset({"/dev/vfio/vfio", "/dev/iommu"}))
+    attributes = devices_of(build(here, spec(iommufd=iommufd)))[GPU_NAME]["attributes"]
+    assert attributes["iommufd"] == {"bool": shown}
+    assert "resource.kubernetes.io/numaNode" not in attributes
+
+
 def test_only_resources_offered_by_dra_are_published() -> None:
-    assert list(devices_of(build(host(function(), mdev()), names={VGPU}))) == [f"mdev-{samples.UUID}"]
+    assert list(devices_of(build(host(function(), mdev()), spec(via=Via.DEVICE_PLUGIN)))) == [
+        f"mdev-{samples.UUID}"
+    ]
 
 
 def test_without_devices_there_is_one_empty_slice() -> None:
@@ -172,6 +183,28 @@ def test_without_counters_only_the_board_of_a_group_is_published() -> None:
     assert [each["name"] for each in content["devices"]] == ["pci-0000-01-00-0", BOARD_NAME]
 
 
+def mixed() -> Spec:
+    """The functions of device 1eb8 as bundles, all others one by one."""
+    bundle = PciRule(GPU, (PciSelector(devices=("1eb8",)),), Isolation.BUNDLE, via=Via.DRA)
+    others = PciRule(VGPU, (PciSelector(vendors=("10de",)),), via=Via.DRA)
+    return Spec(Discovery(enabled=False), rules=(bundle, others))
+
+
+def test_a_bundle_beside_another_device_of_its_group_draws_from_the_counter() -> None:
+    published, _ = build(SHARED, mixed())
+    assert [each["name"] for each in published["devices"]] == [BOARD_NAME, AUDIO_NAME]
+    assert all("consumesCounters" in each for each in published["devices"])
+    assert list(devices_of(build(SHARED, mixed(), dropped=[COUNTERS]))) == [BOARD_NAME]
+
+
+def test_without_a_board_the_lead_of_a_group_is_published_alone() -> None:
+    gpu, audio = pair(0x65)
+    other = PciRule(VGPU, (PciSelector(devices=("10f8",)),), Isolation.BUNDLE, via=Via.DRA)
+    rules = (other, PciRule(GPU, (PciSelector(),), via=Via.DRA))
+    (content,) = build(host(gpu, audio), Spec(Discovery(enabled=False), rules=rules), dropped=[COUNTERS])
+    assert [each["name"] for each in content["devices"]] == ["board-0000-65-00-1"]
+
+
 def test_counters_are_spread_over_sets_and_slices() -> None:
     contents = build(host(*(each for number in range(1, 256) for each in pair(number))))
     sets = [each for content in contents for each in content.get("sharedCounters", ())]
@@ -211,6 +244,29 @@ def test_the_counter_counts_the_claims_with_devices_of_the_group() -> None:
     assert counters["sharedCounters"][0]["counters"] == {"group-0000-65-00-0": {"value": "2"}}
     *_, counters = build(host(*pair(0x65), *pair(0x66)), prepared=prepared)
     assert [each["value"] for each in counters["sharedCounters"][0]["counters"].values()] == ["2", "1"]
+
+
+def test_a_claim_without_isolation_changes_nothing_for_the_group() -> None:
+    prepared = claims(claim(AUDIO_ID))
+    assert build(SHARED, spec(Isolation.NONE), prepared) == build(SHARED, spec(Isolation.NONE))
+
+
+def test_a_claim_of_a_device_without_a_counter_taints_its_group() -> None:
+    here = host(*pair(0x65), function("0000:65:00.2", 0x65, vendor="8086"))  # matches no rule now
+    found = devices_of(build(here, prepared=claims(claim("0000:65:00.2"))))
+    assert {name: taint_of(each) for name, each in found.items()} == {
+        GPU_NAME: f"{GROUP_HELD}{ReasonCode.GROUP_HELD}",
+        AUDIO_NAME: f"{GROUP_HELD}{ReasonCode.GROUP_HELD}",
+        BOARD_NAME: f"{GROUP_HELD}{ReasonCode.GROUP_HELD}",
+        "pci-0000-65-00-2": f"{UNUSABLE}{ReasonCode.EXCLUDED}",
+    }
+
+
+def test_a_pf_is_tainted_while_a_pod_has_one_of_its_vfs() -> None:
+    vf = PciAddress("0000:65:00.4")
+    here = host(function(vfs=(vf,)), function(vf, 2, physfn=GPU_ID, vendor="8086"))
+    found = devices_of(build(here, pods=samples.holders(vf, resource="example.com/vf")))
+    assert taint_of(found[GPU_NAME]) == f"{GROUP_HELD}{ReasonCode.GROUP_HELD}"
 
 
 def test_a_device_of_a_pod_is_in_no_slice_and_taints_its_group() -> None:
@@ -270,7 +326,7 @@ def test_a_device_of_a_claim_stays_when_it_leaves_the_host(dropped: tuple[str, .
 
 
 def test_a_device_of_a_claim_stays_when_its_resource_moves_to_the_device_plugin() -> None:
-    found = devices_of(build(SHARED, prepared=claims(claim(GPU_ID)), names={VGPU}))
+    found = devices_of(build(SHARED, spec(via=Via.DEVICE_PLUGIN), claims(claim(GPU_ID))))
     assert {name: taint_of(each) for name, each in found.items()} == {
         GPU_NAME: f"{UNUSABLE}{ReasonCode.EXCLUDED}"
     }
@@ -312,7 +368,7 @@ def test_a_group_is_never_in_two_slices() -> None:
 def test_health_of_the_devices_of_claims() -> None:
     prepared = claims(claim(GPU_ID), claim("0000:66:00.0", name="b"), claim("0000:67:00.0", name="c"))
     here = host(*pair(0x65), function("0000:66:00.0", 2, recovery=Recovery.FAILED))
-    health = slices.find_health(decide(here, prepared=prepared), NAMES, prepared)
+    health = slices.find_health(decide(here, prepared=prepared))
     codes = {name: reason and reason.code for name, reason in health.items()}
     assert codes == {
         GPU_NAME: None,
