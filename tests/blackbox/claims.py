@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import NODES, RESOURCE_SLICES, Object
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import DeviceHealth, Pod
-from tests.blackbox.harness import PATIENCE, Daemon, Node
+from tests.blackbox.harness import PATIENCE, POLL, Daemon, Node
 from tests.kubelet import claims
 
 GPU = "example.com/gpu"
@@ -73,6 +75,16 @@ class Cluster:
         """The health of a device in the status of pods; None is Unknown."""
         return self.kubelet.state.health.get((DRIVER, POOL, device))
 
+    async def until_health(self, device: str, status: str | None) -> None:
+        """Wait until the kubelet has this health of a device; None: Unknown."""
+        await self.kubelet.until(lambda: getattr(self.health(device), "status", None) == status, PATIENCE)
+
+    async def until_prepared(self, pod: Pod) -> None:
+        """Start the containers of the pod again, until its claims are prepared."""
+        with anyio.fail_after(PATIENCE):
+            while (await self.kubelet.admit(pod, again=True)).message:  # noqa: ASYNC110 - it tries by time
+                await anyio.sleep(POLL)
+
     def edits(self, pod: Pod) -> dict[str, Any]:
         """Return the merged edits of the pod's CDI devices: variables, device nodes and mounts.
 
@@ -94,13 +106,15 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster_of(node: Node, config: str = BY_DRA) -> AsyncIterator[Cluster]:
-    """An API server with the Node, and a kubelet."""
+    """An API server with the Node, and a kubelet that has started some time ago."""
     async with FakeApiServer() as server:
         server.store.put(NODES, {"metadata": {"name": NAME}})
         (node.root / "etc").mkdir(exist_ok=True)
         server.kubeconfig(node.root / "etc/kubeconfig")
         node.configure(config)
         async with node.kubelet(api=server.store, node=NAME) as kubelet:
+            # the kubelet deletes the slices of its node soon after its start
+            await kubelet.until(lambda: kubelet.statistics.wipes == 1)
             yield Cluster(node, server, kubelet)
 
 

@@ -76,6 +76,8 @@ class Drivers:
             delay = self._state.faults.get("wipe-late")
             await anyio.sleep(WIPE_AT_START if delay is None else delay)
             self._delete_slices(None)
+            self._state.statistics.wipes += 1
+            self._state.changed()
             while True:
                 await anyio.sleep(RECONNECT)
                 self._delete_slices_of_lost()

@@ -299,6 +299,7 @@ class Statistics:
     streams: dict[str, int] = field(default_factory=dict)  # currently open streams per resource
     claims: list[ClaimCall] = field(default_factory=list)
     health_reports: int = 0  # messages of DRA drivers
+    wipes: int = 0  # deletions of all slices of the node
 
     def accepted(self, resource: str) -> list[Registration]:
         """Return all accepted registrations of a resource."""
