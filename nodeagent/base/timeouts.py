@@ -186,7 +186,6 @@ class Timeouts(NamedTuple):
     removed_resource_seen: float = 5.0  # the watched Node may still list a removed resource
     claim_read_retry: Backoff = Backoff(first=0.05, limit=0.5)  # a pod starts only after that
     slice_write_spacing: float = 1.0  # each write of a ResourceSlice goes to every scheduler
-    slice_write_seen: float = 5.0  # until the watch shows a write
     slice_write_retry: Backoff = Backoff(first=0.5, limit=10.0)
     slice_repair: Backoff = Backoff(first=2.0, limit=60.0)  # while another program undoes each write
     slice_repair_quiet: float = 30.0  # without such a change, the next one is repaired at once

@@ -184,8 +184,6 @@ class _Pool:
         self._correct: _Inputs | None = None  # inputs for which the stored slices are the desired ones
         self._contents: Contents | None = None  # the last ones that were stored
         self._generation = 0  # the highest one so far
-        self._unseen: dict[str, str] = {}  # name of a written slice → its version before, "" if it is new
-        self._wrote = -math.inf  # time of the last write
 
     async def update(self) -> float:
         """Write the slices if they differ; return the seconds to wait for changed inputs, 0 after a write.
@@ -196,9 +194,8 @@ class _Pool:
         if stored is None:
             return math.inf
         self._note_stored(stored)
-        waits = self._wait_for_watch(stored)
-        if waits or not self._registered.get():
-            return waits or math.inf
+        if not self._registered.get():
+            return math.inf
         if self.dropped is None:
             probe = writes.build_probe(self.owner)
             self.dropped = writes.dropped_fields(probe, await api_slices.try_slice(self._session, probe))
@@ -216,7 +213,7 @@ class _Pool:
             self.owner = self.owner._replace(node_uid=uid)
             planned = self._plan(contents, stored)
         if planned:
-            await self._write(planned, stored)
+            await self._write(planned)
             if repairs:
                 self._repairs.note()
         else:
@@ -230,27 +227,18 @@ class _Pool:
     def _plan(self, contents: Contents, stored: Mapping[str, Object]) -> Sequence[Write]:
         return writes.plan_writes([*stored.values()], contents, self.owner, self._generation)
 
-    async def _write(self, planned: Sequence[Write], stored: Mapping[str, Object]) -> None:
+    async def _write(self, planned: Sequence[Write]) -> None:
+        """Send the requests. If the watch does not show the last writes yet, the server refuses them.
+
+        :raises ClusterUnavailable: if the server has not confirmed a request; with CONFLICT for an old plan.
+        """
         for each in planned:
             if isinstance(each, Delete):
-                name = each.name
-                await api_slices.delete_slice(self._session, name, each.resource_version)
-            else:
-                name = each.slice["metadata"]["name"]
-                write = api_slices.create_slice if isinstance(each, Create) else api_slices.update_slice
-                answer = await write(self._session, each.slice)
-                self.dropped = (self.dropped or frozenset()) | writes.dropped_fields(each.slice, answer)
-            self._unseen[name] = _version(stored.get(name))
-            self._wrote = anyio.current_time()
-
-    def _wait_for_watch(self, stored: Mapping[str, Object]) -> float:
-        """Return how long to wait until the watch shows all writes: plans need the present versions."""
-        self._unseen = {
-            name: version for name, version in self._unseen.items() if _version(stored.get(name)) == version
-        }
-        # a slice that was created and deleted at once may never be shown
-        wait = self._wrote + self.timeouts.slice_write_seen - anyio.current_time()
-        return wait if self._unseen and wait > 0 else 0.0
+                await api_slices.delete_slice(self._session, each.name, each.resource_version)
+                continue
+            write = api_slices.create_slice if isinstance(each, Create) else api_slices.update_slice
+            answer = await write(self._session, each.slice)
+            self.dropped = (self.dropped or frozenset()) | writes.dropped_fields(each.slice, answer)
 
     def _note_stored(self, stored: Mapping[str, Object]) -> None:
         """Publish which devices are in slices; the device plugin must not offer them meanwhile."""
@@ -295,7 +283,3 @@ class _Repairs:
         self._noticed = False
         if self._count == REPAIRS_AT_ONCE:
             log.event(log.DRA_SLICES_CONTESTED)
-
-
-def _version(document: Object | None) -> str:
-    return "" if document is None else str(document["metadata"]["resourceVersion"])
