@@ -413,6 +413,12 @@ def test_a_pf_is_waited_for_while_a_pod_has_one_of_its_vfs() -> None:
     assert f"its VF {vf} is in use by ns/vm" in found.text
 
 
+def test_a_prepared_claim_is_refused_if_a_pod_got_its_device_from_the_device_plugin() -> None:
+    first = prepared(resource_claim(result()))
+    found = refused(resource_claim(result()), recorded={UID: first}, pods=samples.holders(GPU_ID))
+    assert found == Refusal(f"{GPU_NAME}: in use by ns/vm", waits=True)
+
+
 def test_a_group_that_a_process_has_open_is_waited_for() -> None:
     gpu, audio = pair(0x65)
     assert isinstance(audio, PciFunction)

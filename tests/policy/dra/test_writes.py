@@ -105,6 +105,8 @@ class Server:
         for each in stored:
             (reference,) = each["metadata"]["ownerReferences"]
             assert (reference["kind"], reference["uid"]) == ("Node", owner.node_uid)
+        expected = {"driver", "nodeName", "pool"}
+        assert all(each["spec"].keys() - {"devices", "sharedCounters"} == expected for each in stored)
         if not self.dropped:
             assert [_content(each) for each in stored] == [dict(each) for each in contents]
 
@@ -220,13 +222,13 @@ def test_a_slice_with_a_wrong_pool_under_our_name_is_replaced() -> None:
 
 # Properties
 
-contents = st.lists(
-    st.lists(st.sampled_from("abcd"), unique=True).flatmap(
-        lambda names: st.builds(content, *map(st.just, names), tainted=st.sampled_from(["", *names]))
-    ),
-    min_size=1,
-    max_size=4,
+device_slices = st.lists(st.sampled_from("abcd"), unique=True).flatmap(
+    lambda names: st.builds(content, *map(st.just, names), tainted=st.sampled_from(["", *names]))
 )
+counter_slices = st.sampled_from(["1", "2"]).map(
+    lambda value: {"sharedCounters": [{"name": "groups-0", "counters": {"a": {"value": value}}}]}
+)
+contents = st.lists(st.one_of(device_slices, counter_slices), min_size=1, max_size=4)
 
 
 def _edit(stored: dict[str, Any], field: str) -> None:
