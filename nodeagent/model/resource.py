@@ -39,10 +39,11 @@ class ReasonCode(StrEnum):
     EXCLUDED = "excluded-by-rule"
     CDI_CONFLICT = "cdi-name-conflict"
     RE_ENUMERATED = "re-enumerated"  # a USB device that a pod uses under its former number
+    OTHER_API = "other-api"  # a pod got it by DRA and a device plugin advertises it now, or the reverse
     USED_BY_HOST = "used-by-host"  # a USB device, or a GPU with the firmware's framebuffer in its memory
 
 
-WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
+WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY, ReasonCode.OTHER_API})
 """Reasons that end by themselves when a pod ends; no action is required."""
 
 
@@ -53,6 +54,8 @@ def waits(code: str | None, *, held: bool) -> bool:
     error that does not end by waiting. A removal waits for the pod that uses the device; without a pod, the
     cause is unknown.
     """
+    if code == ReasonCode.OTHER_API:
+        return True
     return held if code == ReasonCode.GOING_AWAY else code in WAITS and not held
 
 

@@ -473,7 +473,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     own = unit.holders.get(own_id)
     elsewhere = explain_other_resource(own, use)
     if elsewhere is None and own_id in unit.in_slices and use.resource and use.via is Via.DEVICE_PLUGIN:
-        elsewhere = Reason(ReasonCode.GROUP_HELD, "still in a ResourceSlice of this node", LEAVES_SLICE)
+        elsewhere = Reason(ReasonCode.OTHER_API, "still in a ResourceSlice of this node", LEAVES_SLICE)
     if elsewhere is not None or use.isolation is Isolation.NONE:
         return elsewhere
     for device_id, holder in unit.holders.items():
@@ -501,7 +501,7 @@ def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
         if not use.resource or holder.claim is (use.via is Via.DRA):
             return None
         by = "through DRA" if holder.claim else "from the device plugin"
-        return Reason(ReasonCode.GROUP_HELD, f"in use by {holder}, which got it {by}", WITH_ITS_POD)
+        return Reason(ReasonCode.OTHER_API, f"in use by {holder}, which got it {by}", WITH_ITS_POD)
     of = f" with {holder.came_with}" if holder.came_with and not holder.came_with.isdecimal() else ""
     return Reason(
         ReasonCode.GROUP_HELD, f"in use by {holder}, which got it as {holder.resource}{of}", WITH_ITS_POD

@@ -34,6 +34,7 @@ _ENDS_BY_RELEASE = frozenset(
         ReasonCode.GONE,
         ReasonCode.EXCLUDED,
         ReasonCode.RE_ENUMERATED,
+        ReasonCode.OTHER_API,
     }
 )
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]

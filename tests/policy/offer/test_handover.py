@@ -60,7 +60,7 @@ def test_the_device_plugin_of_a_resource_that_moved_to_dra_lists_the_devices_of_
     assert listed(moved) == [A]
     device = moved.resource(NAME).device(A)
     assert device is not None and device.reason is not None
-    assert device.reason.code is ReasonCode.GROUP_HELD
+    assert device.reason.code is ReasonCode.OTHER_API
     names(device.reason.message, "ns/vm", "device plugin")
     released = turn.decide_next(moved, snapshot(HERE, BY_DRA))
     assert listed(released) == []
@@ -72,7 +72,7 @@ def test_a_device_of_a_claim_is_unhealthy_for_the_device_plugin_and_healthy_for_
     assert offered(by_dra) == {A: None, B: None, C: None}
     assert listed(by_dra) == []
     moved = turn.decide_next(by_dra, with_claims(snapshot(HERE), claim(A)))
-    assert offered(moved) == {A: ReasonCode.GROUP_HELD, B: None, C: None}
+    assert offered(moved) == {A: ReasonCode.OTHER_API, B: None, C: None}
     assert listed(moved) == [A, B, C]
     reason = moved.resource(NAME).devices[0].reason
     assert reason is not None
@@ -96,7 +96,7 @@ def test_a_device_is_unhealthy_for_the_device_plugin_while_a_slice_contains_it()
     before = turn.decide_first(replace(snapshot(HERE, BY_DRA), in_slices=frozenset({A, B})))
     assert offered(before) == {A: None, B: None, C: None}
     moved = turn.decide_next(before, replace(snapshot(HERE), in_slices=frozenset({A})))
-    assert offered(moved) == {A: ReasonCode.GROUP_HELD, B: None, C: None}
+    assert offered(moved) == {A: ReasonCode.OTHER_API, B: None, C: None}
     assert offered(turn.decide_next(moved, snapshot(HERE))) == {A: None, B: None, C: None}
 
 
