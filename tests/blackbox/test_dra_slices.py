@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -18,17 +16,6 @@ from tests.blackbox.harness import Node
 FIRST, SECOND = "pci-0000-10-00-0", "pci-0000-11-00-0"
 FIRST_AT = "0000:10:00.0"
 SOON = 2.0  # seconds; one is promised, on a machine that nobody else loads
-
-
-@asynccontextmanager
-async def started(node: Node) -> AsyncIterator[Cluster]:
-    """API server and kubelet; the kubelet has already deleted the slices of its node, as at each start."""
-    async with cluster_of(node) as cluster:
-        pool = {"name": "other.example.com/node1", "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": "other.example.com", "nodeName": "node1", "pool": pool}
-        cluster.server.store.put(RESOURCE_SLICES, {"metadata": {"name": "other"}, "spec": spec})
-        await cluster.until(lambda: cluster.server.store.get(RESOURCE_SLICES, "other") is None)
-        yield cluster
 
 
 def writes(cluster: Cluster) -> list[str]:
@@ -52,7 +39,7 @@ def edit(cluster: Cluster, **spec: Any) -> None:
 
 async def test_a_slice_that_is_deleted_or_edited_is_back_soon(node: Node) -> None:
     node.add_gpus(2)
-    async with started(node) as cluster, daemon_of(cluster):
+    async with cluster_of(node) as cluster, daemon_of(cluster):
         await cluster.until_published(FIRST, SECOND)
         cluster.server.store.delete(RESOURCE_SLICES, cluster.slices[0]["metadata"]["name"])
         await cluster.until_published(FIRST, SECOND, seconds=SOON)
@@ -63,7 +50,7 @@ async def test_a_slice_that_is_deleted_or_edited_is_back_soon(node: Node) -> Non
 @pytest.mark.slow
 async def test_with_a_program_that_undoes_each_correction_they_become_rarer(node: Node) -> None:
     node.add_gpus(1)
-    async with started(node) as cluster, daemon_of(cluster) as daemon:
+    async with cluster_of(node) as cluster, daemon_of(cluster) as daemon:
         await cluster.until_published(FIRST)
         before = len(writes(cluster))
         with anyio.move_on_after(12.0):
@@ -78,7 +65,7 @@ async def test_with_a_program_that_undoes_each_correction_they_become_rarer(node
 
 async def test_slices_have_at_most_64_devices_and_one_change_is_one_request(node: Node) -> None:
     node.add_gpus(64)
-    async with started(node) as cluster, daemon_of(cluster):
+    async with cluster_of(node) as cluster, daemon_of(cluster):
         await cluster.until(lambda: len(cluster.usable) == 64)
         assert (len(cluster.slices), writes(cluster)) == (1, ["POST"])
         node.add_gpu("0000:60:00.0", 600)
@@ -101,7 +88,7 @@ async def test_where_the_api_server_drops_fields_groups_are_boards_and_unhealthy
 ) -> None:
     node.add_gpus(2)
     node.add_gpu("0000:11:00.1", 11)
-    async with started(node) as cluster:
+    async with cluster_of(node) as cluster:
         cluster.server.faults.set("gates", {TAINTS, COUNTERS})
         async with daemon_of(cluster) as daemon:
             await cluster.until_published(FIRST, "board-0000-11-00-0")
@@ -117,7 +104,7 @@ async def test_where_the_api_server_drops_fields_groups_are_boards_and_unhealthy
 
 async def test_slices_that_a_starting_kubelet_deletes_are_back_soon(node: Node) -> None:
     node.add_gpus(2)
-    async with started(node) as cluster, daemon_of(cluster) as daemon:
+    async with cluster_of(node) as cluster, daemon_of(cluster) as daemon:
         await cluster.until_published(FIRST, SECOND)
         cluster.allocate("a", {"gpu": FIRST})
         assert (await cluster.start("p", "a")).phase == "Running"
@@ -132,7 +119,7 @@ async def test_slices_that_a_starting_kubelet_deletes_are_back_soon(node: Node) 
 
 async def test_a_pod_waits_for_the_api_server_and_starts_in_one_prepare(node: Node) -> None:
     node.add_gpus(1)
-    async with started(node) as cluster, daemon_of(cluster):
+    async with cluster_of(node) as cluster, daemon_of(cluster):
         await cluster.until_published(FIRST)
         cluster.allocate("a", {"gpu": FIRST})
         await cluster.server.stop()
