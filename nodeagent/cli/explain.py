@@ -25,6 +25,7 @@ from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
 from nodeagent.model.host import Host, Kind, kind_of_id
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.resource import Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
@@ -462,7 +463,9 @@ def resource_text(explanation: ResourceExplanation) -> str:
     free = "unknown (no answer of PodResources)" if explanation.free is None else explanation.free
     numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
     lines = [f"{explanation.resource}  {numbers}"]
-    if explanation.registered is not None:
+    if explanation.via is Via.DRA:
+        lines.append("  advertised by DRA, as devices of ResourceSlices")
+    elif explanation.registered is not None:
         error = f": {explanation.registration_error}" if explanation.registration_error else ""
         registered = "registered" if explanation.registered else "not registered"
         lines.append(f"  {registered} with the kubelet{error}")

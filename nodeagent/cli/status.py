@@ -14,7 +14,7 @@ from typing import Any
 from nodeagent.base.terminal import table
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
-from nodeagent.model.resource import WAITS
+from nodeagent.model.resource import WAITS, Via
 from nodeagent.model.status import (
     ClusterStatus,
     HolderStatus,
@@ -151,7 +151,8 @@ def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple
     }
     free = sum(device.healthy and device.id not in held for device in resource.devices)
     numbers = (len(ids), resource.healthy, len(held), free)
-    return (resource.name, *map(str, numbers), "yes" if resource.registered else "no")
+    registered = "yes" if resource.registered else "no"
+    return (resource.name, *map(str, numbers), "by DRA" if resource.via is Via.DRA else registered)
 
 
 def _devices(status: Status) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.problem import Problem
-from nodeagent.model.resource import Device, Resource
+from nodeagent.model.resource import Device, Resource, Via
 
 ANSWERS = "answers"
 RUNNING_AGAIN = "running again"
@@ -177,7 +177,7 @@ class ResourceStatus(NamedTuple):
     """A Resource, and its state at the kubelet; ``error`` is why the Resource is not registered.
 
     ``watched``: the kubelet reads its ListAndWatch stream. ``other_plugin_devices``: the device ids of
-    another plugin that has registered the same resource name.
+    another plugin that has registered the same resource name. ``via``: a resource by DRA has no registration.
     """
 
     name: ResourceName
@@ -189,6 +189,7 @@ class ResourceStatus(NamedTuple):
     watched: bool = False
     allocations: AllocationsStatus = NO_ALLOCATIONS
     other_plugin_devices: tuple[str, ...] = ()
+    via: Via = Via.DEVICE_PLUGIN
 
     @classmethod
     def of(
@@ -205,7 +206,7 @@ class ResourceStatus(NamedTuple):
         devices = tuple(map(DeviceStatus.of, resource.devices))
         healthy = sum(device.healthy for device in devices)
         counts = (registered, registrations, error, listed, allocations, others)
-        return cls(resource.name, devices, healthy, *counts)
+        return cls(resource.name, devices, healthy, *counts, resource.via)
 
 
 class MemberStatus(NamedTuple):
@@ -406,11 +407,16 @@ class Status(NamedTuple):
         return self._replace(findings=tuple(ordered), problems=texts)
 
     @property
+    def of_plugins(self) -> tuple[ResourceStatus, ...]:
+        """Return the resources that the kubelet registers: those of device plugins."""
+        return tuple(each for each in self.resources if each.via is Via.DEVICE_PLUGIN)
+
+    @property
     def unready(self) -> tuple[str, ...]:
         """Return the reasons why ``/readyz`` fails; an unreachable kubelet is no such reason."""
         missing = () if self.host.scanned else ("the host was not scanned yet",)
         if not self.kubelet.present:
             return missing
-        late = (each for each in self.resources if not (each.registered and each.watched))
+        late = (each for each in self.of_plugins if not (each.registered and each.watched))
         lacks = {False: "does not know it yet", True: "does not read its list of devices yet"}
         return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))

@@ -134,8 +134,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_resource_registered",
         "gauge",
-        "1 if the kubelet has registered the resource.",
-        _each(lambda resource: resource.registered),
+        "1 if the kubelet has registered the resource; resources by DRA have no value.",
+        lambda status: [((each.name,), each.registered) for each in status.of_plugins],
         ("resource",),
     ),
     Metric(

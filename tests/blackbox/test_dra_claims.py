@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from typing import Any
 
 import anyio
 
+from nodeagent.base import threads
 from nodeagent.sim.apiserver.store import RESOURCE_CLAIMS
 from nodeagent.sim.kubelet.state import Pod
-from tests.blackbox.claims import DRIVER, Cluster, cluster_of, daemon_of
+from tests.blackbox.claims import DRIVER, GPU, Cluster, cluster_of, daemon_of
 from tests.blackbox.harness import LASTING, PATIENCE, Node, eventually, pod, until_health
 from tests.facts import names
 
@@ -207,3 +209,34 @@ async def test_the_files_of_a_claim_are_there_before_the_driver_serves_again(nod
             await used_by(node, ONE, "claim ns/a")
             await cluster.kubelet.terminate(started)
             await eventually(lambda: not files(node))
+
+
+async def test_status_explain_and_metrics_show_the_claim_that_uses_a_device(node: Node) -> None:
+    node.add_gpu(ONE, 10)
+    node.add_gpu("0000:10:00.1", 10)
+    http = ("--http-listen", "127.0.0.1:0")
+    async with cluster_of(node) as cluster, daemon_of(cluster, *http):
+        await cluster.until(lambda: len(cluster.devices) == 3)
+        cluster.allocate("a", {"gpu": FIRST})
+        started = await cluster.start("p", "a")
+        assert started.phase == "Running", started.message
+        await used_by(node, ONE, "claim ns/a")
+        told = await node.status()
+        (resource,) = told["resources"]
+        assert resource["via"] == "dra"
+        assert told["problems"] == []
+        text = (await node.command("status")).stdout
+        names(text, f"{ONE} in use by claim ns/a", "by DRA", "0000:10:00.1: IOMMU group in use by claim ns/a")
+        names((await node.command("explain", ONE)).stdout, "Healthy, in use by claim ns/a")
+        names((await node.command("explain", GPU)).stdout, f"claim ns/a uses {ONE}", "advertised by DRA")
+        address = told["http"]["address"]
+        metrics = await threads.call(_read, f"{address}metrics")
+        names(metrics, f'nodeagent_devices_allocated{{resource="{GPU}"}} 1')
+        assert "nodeagent_resource_registered{" not in metrics
+        assert await threads.call(_read, f"{address}readyz")
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        text: str = answer.read().decode()
+        return text

@@ -140,10 +140,10 @@ def _numbers(status: Status) -> str:
 def _kubelet(status: Status) -> str:
     if not status.kubelet.present:
         return f"waiting for {status.kubelet.socket}"
-    registered = sum(resource.registered for resource in status.resources)
-    if registered == len(status.resources):
+    registered = sum(resource.registered for resource in status.of_plugins)
+    if registered == len(status.of_plugins):
         return "kubelet connected"
-    return f"{registered} of {len(status.resources)} registered with the kubelet"
+    return f"{registered} of {len(status.of_plugins)} registered with the kubelet"
 
 
 def _short(text: str) -> str:

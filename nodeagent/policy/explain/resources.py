@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nodeagent.model.host import Kind, kind_of_id
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import fits
-from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DirectRule, Rule
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
@@ -45,6 +45,7 @@ class ResourceExplanation(NamedTuple):
     devices: tuple[ListedDevice, ...]
     rules: tuple[RuleExplanation, ...]
     possibilities: tuple[Suggestion, ...]
+    via: Via = Via.DEVICE_PLUGIN
 
 
 def explain(name: str, decision: Decision, status: Status | None = None) -> ResourceExplanation | None:
@@ -74,6 +75,7 @@ def explain(name: str, decision: Decision, status: Status | None = None) -> Reso
         devices,
         rules.named(name, decision),
         () if devices else suggestions(name, snapshot),
+        resource.via,
     )
 
 
@@ -127,4 +129,7 @@ def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
 def _without_devices(name: str, wanted: tuple[Rule, ...]) -> Resource | None:
     """A resource without devices, for a rule whose devices this node lacks."""
     rule = next((rule for rule in wanted if rule.name == name), None)
-    return None if rule is None else Resource(ResourceName(name), rule.kind)
+    if rule is None:
+        return None
+    via = Via.DEVICE_PLUGIN if isinstance(rule, DirectRule) else rule.via
+    return Resource(ResourceName(name), rule.kind, via=via)
