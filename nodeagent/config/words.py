@@ -352,11 +352,11 @@ WORDS: Mapping[str, Word] = {
     "node name": matching(
         "node name", f"(?:{_PLAIN_DOMAIN})?", "is no node name", "write it as 'kubectl get nodes' shows it"
     ),
-    "DRA driver": matching(
+    "DRA driver": matching(  # also a vendor of CDI, which starts with a letter
         "DNS subdomain",
-        r"(?=.{1,63}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*",
+        r"(?=[a-z].{0,62}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*",
         "is no name of a DRA driver",
-        "write a lower-case domain of at most 63 characters, such as example.com",
+        "write a lower-case domain of at most 63 characters that starts with a letter, such as example.com",
     ),
     "label": matching(
         "label", f"(?:{_PLAIN_DOMAIN}/)?{_LABEL}", "is no label key", "write it such as example.com/role"

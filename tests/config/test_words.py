@@ -42,6 +42,21 @@ def test_a_path_of_a_socket_is_as_long_as_an_address_of_the_kernel(size: int, ta
         read(words.WORDS["socket"], text)
 
 
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        *(("nodeagent.local", True), ("a", True), ("a-1.9.example", True), ("a" * 63, True)),
+        *(("a" * 64, False), ("9.example", False), ("A.example", False), ("a..b", False), ("a-", False)),
+    ],
+)
+def test_a_dra_driver_is_a_short_domain_that_starts_with_a_letter(text: str, taken: bool) -> None:
+    if taken:
+        assert read(words.WORDS["DRA driver"], text) == text
+        return
+    with pytest.raises(Invalid, match="no name of a DRA driver"):
+        read(words.WORDS["DRA driver"], text)
+
+
 @pytest.mark.parametrize("text", ["", "127.0.0.1:9481", "[::1]:9481", "0.0.0.0:0", "[::]:65535"])
 def test_an_address_to_listen_at_is_an_ip_address_with_a_port(text: str) -> None:
     assert read(words.WORDS["address to listen at"], text) == text
