@@ -135,7 +135,15 @@ class Daemon:
         uptime = anyio.current_time() - self._began
         http = self.network.status
         return status.collect(
-            self.core, self.kubelet, self.config, self.problem_log, http, self.changes, self.cluster, uptime
+            self.core,
+            self.kubelet,
+            self.config,
+            self.problem_log,
+            http,
+            self.changes,
+            self.cluster,
+            self.dra,
+            uptime,
         )
 
     def heartbeats(self) -> Mapping[str, Heartbeat]:

@@ -30,6 +30,7 @@ class ProblemCode(StrEnum):
     CONFIGURATION = "configuration"
     HTTP = "http"
     CLUSTER = "cluster"
+    DRA = "dra"
     POD_RESOURCES = "pod-resources"
     HOST_UNREAD = "host-unread"
     CHANGE = "change"

@@ -96,6 +96,8 @@ async def test_where_the_api_server_drops_fields_groups_are_boards_and_unhealthy
             await cluster.until_published("board-0000-11-00-0")
             gates = {line["object"] for line in daemon.lines("dra-gate-missing")}
             assert gates == {TAINTS, COUNTERS}
+            notes = (await node.status())["findings"]
+            assert [TAINTS in each["message"] for each in notes if each["code"] == "dra"] == [True]
             before = len(writes(cluster))
         async with daemon_of(cluster) as daemon:
             await daemon.logged("dra-gate-missing", count=2)
@@ -133,3 +135,24 @@ async def test_a_pod_waits_for_the_api_server_and_starts_in_one_prepare(node: No
             pod = await cluster.start("p", "a")
         assert pod.phase == "Running", pod.message
         assert [call.error for call in cluster.kubelet.statistics.claims] == [None]
+
+
+async def test_a_missing_right_is_a_problem_until_it_is_granted(node: Node) -> None:
+    node.add_gpus(1)
+    async with cluster_of(node) as cluster:
+        cluster.server.denied = {("create", "resourceslices")}
+        async with daemon_of(cluster):
+            found = await node.until_told(lambda status: bool(status["problems"]))
+            assert "resourceslices is forbidden" in found["problems"][0]
+            cluster.server.denied = set()
+            await cluster.until_published(FIRST, seconds=60.0)  # the pauses grow
+            await node.until_told(lambda status: not status["problems"])
+
+
+async def test_without_credentials_the_status_says_what_to_do(node: Node) -> None:
+    node.add_gpus(1)
+    async with cluster_of(node) as cluster, node.daemon():
+        found = await node.until_told(lambda status: bool(status["problems"]))
+        assert "no credentials for the API server" in found["problems"][0]
+        assert "kubeconfig" in found["findings"][0]["hint"]
+        assert cluster.slices == []

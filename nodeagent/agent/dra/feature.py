@@ -14,6 +14,7 @@ from nodeagent.agent.dra.claims import Claims
 from nodeagent.agent.dra.publish import Publisher
 from nodeagent.base.supervise import Component, Task
 from nodeagent.kubelet.dra import DraPlugin, Health
+from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Reason
 from nodeagent.policy.dra import slices, writes
 
@@ -46,6 +47,16 @@ class DraDriver:
             Task(self._publisher.name, partial(self._publisher.run, self._plugin.registered)),
             Task("health of claimed devices", self._follow_health),
         )
+
+    @property
+    def registered(self) -> bool:
+        """True if the kubelet has registered the driver."""
+        return self._plugin.registered.get()
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of the driver, for the status."""
+        return tuple(self._publisher.problems)
 
     async def _serve(self) -> None:
         """Write the files of the prepared claims, for containers that restart, then serve the kubelet."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -29,8 +29,9 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import slices as api_slices
 from nodeagent.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Object, Session, retry_delay
-from nodeagent.cluster.watch import Watch
+from nodeagent.cluster.watch import Watch, WatchState
 from nodeagent.model.claim import ClaimRef
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.policy.dra import devices, slices, writes
 from nodeagent.policy.dra.writes import Create, Delete, Owner, Write
 from nodeagent.policy.offer.turn import Decision
@@ -44,7 +45,7 @@ REPAIRS_AT_ONCE = 3  # in a row; then they become rarer
 
 
 class Publisher:
-    """The component that writes the slices; it also reads claims for Prepare.
+    """Writes the slices, and reads claims for Prepare.
 
     ``missing_gates``: the feature gates whose fields the API server drops. ``error`` and ``hint``: why the
     slices cannot be written at present, or "".
@@ -65,6 +66,22 @@ class Publisher:
         self._driver = driver
         self._jitter = jitter
         self._session: Session | None = None
+        self._watch: Watch | None = None
+
+    @property
+    def problems(self) -> Iterator[Problem]:
+        """The reasons why the scheduler does not have the right slices, and missing gates as a note."""
+        known = WatchState() if self._watch is None else self._watch.state.get()
+        error, hint = (self.error, self.hint) if self.error else (known.error, known.hint)
+        if error:
+            yield wrong(
+                ProblemCode.DRA, "", f"the ResourceSlices of this node are not up to date: {error}", hint
+            )
+        if self.missing_gates:
+            what = f"the API server drops fields of ResourceSlices: {', '.join(sorted(self.missing_gates))}"
+            yield note(
+                ProblemCode.DRA, what, "enable these feature gates, which are on since Kubernetes 1.36"
+            )
 
     async def run(self, registered: Latest[bool]) -> None:
         """Publish, for ever; start again when the settings name other credentials or another node.
@@ -91,7 +108,7 @@ class Publisher:
         changed: Latest[None] = Latest(None)
         async with Session(credentials, self._core.timeouts) as session, anyio.create_task_group() as group:
             watch = Watch(session, api_slices.own_slices(self._driver, connection.node))
-            self._session = session
+            self._session, self._watch = session, watch
             try:
                 group.start_soon(watch.run, name=watch.name)
                 for follow in (watch.state.follow, self._core.snapshots.follow, registered.follow):
@@ -100,7 +117,7 @@ class Publisher:
                 pool = _Pool(self._core, owner, session, watch, registered)
                 await self._publish(pool, changed)
             finally:
-                self._session = None
+                self._session = self._watch = None
         raise InternalError("a task that publishes ResourceSlices was cancelled")
 
     async def _publish(self, pool: _Pool, changed: Latest[None]) -> None:

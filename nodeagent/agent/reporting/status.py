@@ -35,6 +35,7 @@ from nodeagent.policy import diagnose
 if TYPE_CHECKING:  # few nodes load these
     from nodeagent.agent.changing.loop import ChangeLoop
     from nodeagent.agent.cluster.follow import ClusterFollower
+    from nodeagent.agent.dra.feature import DraDriver
 
 
 def collect(
@@ -45,6 +46,7 @@ def collect(
     http: HttpStatus,
     changes: ChangeLoop | None,
     cluster: ClusterFollower | None,
+    dra: DraDriver | None,
     uptime: float,
 ) -> Status:
     """The present Status. ``changes`` and ``cluster`` are None until they are loaded; ``uptime``: seconds."""
@@ -78,6 +80,7 @@ def collect(
         findings=(
             *diagnose.find_unwatched(watcher.unwatched, has_instance=watcher.has_instance),
             *kubelet.cdi.problems,
+            *(() if dra is None else dra.problems),
             *problem_log.problems,
             *of_settings(core.settings.get().warnings),
         ),
