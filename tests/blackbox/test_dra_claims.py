@@ -54,10 +54,12 @@ async def used_by(node: Node, device: str, user: str | None) -> None:
 
 async def test_a_claim_waits_for_a_device_that_becomes_usable(node: Node) -> None:
     node.add_gpus(1)
-    async with cluster_of(node) as cluster, daemon_of(cluster):
+    async with cluster_of(node) as cluster, daemon_of(cluster) as daemon:
         await cluster.until_published(FIRST)
         cluster.allocate("a", {"gpu": FIRST})
+        await daemon.logged("resource-added", resource=GPU)
         node.host.bind(ONE, "nouveau")
+        await daemon.logged("device-unhealthy", device=ONE, reason="driver-changed")
         await cluster.until(lambda: cluster.usable == [])
         started: list[Pod] = []
 

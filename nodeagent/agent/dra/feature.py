@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from nodeagent.agent.core import Core
+from nodeagent.agent.dra import device_changes
 from nodeagent.agent.dra.claims import Claims
 from nodeagent.agent.dra.publish import Publisher
 from nodeagent.base.supervise import Component, Task
@@ -46,6 +47,7 @@ class DraDriver:
             Task(self._plugin.name, self._serve),
             Task(self._publisher.name, partial(self._publisher.run, self._plugin.registered)),
             Task("health of claimed devices", self._follow_health),
+            Task("log of devices by DRA", partial(device_changes.follow, self._core.offering)),
         )
 
     @property

@@ -20,7 +20,7 @@ from nodeagent.policy.offer.turn import Decision
 
 FEWER = "the rule now offers fewer shares of its device node"
 LEFT = "it has left the node"
-BY_DRA = "DRA advertises its devices now"
+MOVED = {Via.DRA: "it is now advertised by DRA", Via.DEVICE_PLUGIN: "it is now advertised by a device plugin"}
 
 
 class _Change(NamedTuple):
@@ -82,8 +82,8 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
     offer = decision.offer_with(device_id)
     if offer is None:
         return "neither a rule nor discovery matches the device now"
-    if offer.match.resource == resource.name and offer.match.rule.via is not resource.via:
-        return BY_DRA
+    if offer.match.resource == resource.name and offer.device.id == device_id:
+        return MOVED[offer.match.rule.via]
     if offer.match.resource == resource.name:
         return f"it is now allocated together with others, as {offer.device.id}"
     return f"it is now offered as {offer.match.resource}"
@@ -92,8 +92,8 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
 def successors(resource: Resource, decision: Decision) -> str:
     """Why a resource was removed: the names under which its devices are offered now, if there are any."""
     offers = (decision.offer_with(device.id) for device in resource.devices)
-    if decision.resource(resource.name).via is Via.DRA:
-        return BY_DRA
+    if resource.name in decision.resources:
+        return MOVED[decision.resource(resource.name).via]
     names = sorted({offer.match.resource for offer in offers if offer is not None})
     if names:
         return f"its devices are now offered as {', '.join(names)}"
