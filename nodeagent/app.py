@@ -33,13 +33,14 @@ from nodeagent.base import log, log_handlers, process, state, supervise, threads
 from nodeagent.base.errors import ConfigError, FatalError
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Heartbeat, Task
-from nodeagent.base.systemd import Notifier, listening_sockets
+from nodeagent.base.systemd import DescriptorStore, Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import Http, Log, Settings, Sources
 from nodeagent.http.routes import local_routes, network_routes
 from nodeagent.http.server import Handler, NetworkListener, serve_unix
 from nodeagent.kernel.root import Root
+from nodeagent.kubelet import socket_dir
 from nodeagent.model.host import NODES
 from nodeagent.model.status import Status
 
@@ -74,8 +75,9 @@ class Daemon:
         self.problem_log = ProblemLog(self.core.snapshots, self.core.offering, timeouts.problems_settle)
         self.notifier = Notifier.from_environ(sources.environ)
         self.watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
-        sockets = listening_sockets(sources.environ)
-        self.network = NetworkListener(in_force, self._routes_by_tcp, timeouts, sockets)
+        passed = listening_sockets(sources.environ)
+        self.store = DescriptorStore(self.notifier, passed)
+        self.network = NetworkListener(in_force, self._routes_by_tcp, timeouts, [sock for _, sock in passed])
         self.changes: ChangeLoop | None = None  # this and the next three: None until the code is loaded
         self.requests: ManualRequests | None = None
         self.cluster: ClusterFollower | None = None
@@ -287,12 +289,17 @@ class Daemon:
         self._keep([self.cluster], group)
 
     async def _serve_dra(self, group: TaskGroup) -> None:
-        if not self.core.snapshots.now.claims:  # else pods have devices by DRA
-            await self.core.snapshots.until(lambda spec: spec.uses_dra)
+        snapshots = self.core.snapshots
+        if not snapshots.now.claims:  # else pods have devices by DRA
+            if not snapshots.now.spec.uses_dra:
+                self.store.drop_all()  # those of a previous process that served DRA
+                registry = self.core.settings.get().kubelet.plugins_registry_dir
+                socket_dir.remove_dra_socket(self.core.root.path(registry))
+            await snapshots.until(lambda spec: spec.uses_dra)
         await _load("nodeagent.agent.dra.feature")
         from nodeagent.agent.dra import feature
 
-        self.dra = feature.DraDriver(self.core)
+        self.dra = feature.DraDriver(self.core, self.store)
         self._keep(self.dra.components, group)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:

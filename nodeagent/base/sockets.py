@@ -49,6 +49,20 @@ class SocketFile:
             undo.pop_all()
         return cls(fd, name, sock, identity)
 
+    @classmethod
+    def adopt(cls, directory: Path, name: str, sock: socket.socket) -> SocketFile:
+        """Return the file of a socket that is bound to it already.
+
+        :raises OSError: if the file does not exist.
+        """
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
+        except OSError:
+            os.close(fd)
+            raise
+        return cls(fd, name, sock, identity)
+
     def rename(self, name: str) -> None:
         """Rename the socket file, replacing any other file of that name. :raises OSError: if that fails."""
         if name != self._name:

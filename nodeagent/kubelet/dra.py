@@ -8,11 +8,14 @@ stream with the health of all devices, for the status of pods. This module imple
 no decisions about claims or devices.
 
 The names of both sockets are the same in each life. The kubelet connects again by itself, also after its own
-restart; it unregisters the driver when the registration socket is removed.
+restart; it unregisters the driver when the registration socket is removed. A pod that starts while the driver
+is away for a second has its devices only a minute later, because the kubelet (1.36) repeats a failed Prepare
+after 60 to 90 s. Therefore systemd keeps both sockets while the service restarts, and the calls wait there.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,23 +27,23 @@ from anyio.abc import TaskGroup
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from nodeagent.base import log
+from nodeagent.base import log, sockets
 from nodeagent.base.errors import bounded
 from nodeagent.base.latest import Latest
+from nodeagent.base.systemd import NO_STORE, DescriptorStore
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kubelet.api.dra import v1
 from nodeagent.kubelet.api.drahealth import v1 as health_v1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.grpc import Servable, SocketServer
-from nodeagent.kubelet.socket_dir import PREFIX, SUFFIX, SocketDir
+from nodeagent.kubelet.socket_dir import DRA_SOCKET, SocketDir
 from nodeagent.model.claim import ClaimDevice, ClaimRef
 
 T = TypeVar("T")
 
 PLUGIN_TYPE = "DRAPlugin"
 SOCKET = "dra.sock"
-REGISTRATION_SOCKET = f"{PREFIX}dra{SUFFIX}"
 DRIVER_VERSIONS = ("v1", "v1beta1")  # the kubelet uses the first of ours that it knows
 HEALTH_VERSIONS = ("v1", "v1alpha1")
 DRIVER_SERVICE = "k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
@@ -82,11 +85,13 @@ class DraPlugin:
         timeouts: Timeouts,
         *,
         prefix: str = "",
+        store: DescriptorStore = NO_STORE,
     ) -> None:
         """Create the plugin.
 
         ``registry`` is the kubelet's plugins_registry directory; the driver socket is in the directory
         ``plugins`` beside it. Both are paths as the kubelet uses them, without the root ``prefix``.
+        ``store`` keeps both sockets while the service restarts.
         """
         self.driver = driver
         # True when the kubelet has accepted the driver; touched at each registration
@@ -99,6 +104,9 @@ class DraPlugin:
         self._socket = Path(f"{prefix}{self.endpoint}")
         self._timeouts = timeouts
         self._news: Latest[None] = Latest(None)  # touched when a socket may have been removed
+        self._store = store
+        self._stored = False  # the store has the sockets of ``_servers``
+        self._servers: tuple[SocketServer, ...] = ()
         self._complained = False  # a refusal was logged since the last successful registration
 
     async def run(self) -> None:
@@ -122,29 +130,56 @@ class DraPlugin:
         """Serve the driver, then announce it, until one of the two sockets is removed."""
         async with anyio.create_task_group() as tasks:
             service = _Driver(self._answers, tasks)
-            driver = self._create_server(service)
-            registration = SocketServer(
-                self._directory.path,
-                f".{self._directory.new_name(self.driver)}",
-                [_Registration(self)],
-                self._timeouts,
-                publish_as=REGISTRATION_SOCKET,
-            )
+            driver, registration = self._servers = self._create_servers(service)
             try:
                 await driver.start()
                 await registration.start()
+                self.registered.set(self._stored)  # the kubelet does not register the same socket again
                 await self._wait_until(lambda: not (driver.present and registration.present))
             finally:
+                keep = self._stored and driver.present and registration.present
                 self.registered.set(False)
-                await driver.stop(self._timeouts.allocate_at_shutdown)
+                await driver.stop(self._timeouts.allocate_at_shutdown, keep_file=keep)
                 service.cancel_calls()
-                await registration.stop(0)  # afterwards the kubelet closes its connection to the driver
+                # when its file is removed, the kubelet closes its connection to the driver
+                await registration.stop(0, keep_file=keep)
 
-    def _create_server(self, service: Servable) -> SocketServer:
-        self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._socket.unlink(missing_ok=True)  # of a killed process
-        reports = _HealthReports(self._pool, self.health, self._timeouts.dra_health_repeat)
-        return SocketServer(self._socket.parent, SOCKET, [service, reports], self._timeouts)
+    def _create_servers(self, service: Servable) -> tuple[SocketServer, SocketServer]:
+        directory, timeouts = self._socket.parent, self._timeouts
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        driver_socket, registration_socket = self._take_stored()
+        self._stored = driver_socket is not None
+        if not self._stored:
+            self._socket.unlink(missing_ok=True)  # of a killed process
+        reports = _HealthReports(self._pool, self.health, timeouts.dra_health_repeat)
+        driver = SocketServer(directory, SOCKET, [service, reports], timeouts, passed=driver_socket)
+        registration = SocketServer(
+            self._directory.path,
+            f".{self._directory.new_name(self.driver)}",
+            [_Registration(self)],
+            timeouts,
+            publish_as=DRA_SOCKET,
+            passed=registration_socket,
+        )
+        return driver, registration
+
+    def _take_stored(self) -> tuple[socket.socket | None, socket.socket | None]:
+        """Return the sockets of the previous process; None for both unless both listen at their paths."""
+        paths = self._socket, Path(self._directory.path, DRA_SOCKET)
+        driver, registration = (self._store.take(path.name) for path in paths)
+        if driver is not None and registration is not None and all(map(sockets.is_served, paths)):
+            return driver, registration
+        for each in (driver, registration):
+            if each is not None:
+                each.close()
+        return None, None
+
+    def _store_sockets(self) -> None:
+        """Store both sockets for the next process, if they are new."""
+        if not self._stored:
+            for server in self._servers:
+                self._store.drop(server.name)
+            self._stored = all(self._store.keep(each.name, each.socket) for each in self._servers)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -154,6 +189,7 @@ class DraPlugin:
         """Record the kubelet's result; the kubelet retries after an error, which is logged once."""
         if error is None:
             self._complained = False
+            self._store_sockets()
             log.event(log.DRA_REGISTERED, subsystem=self.driver)
         elif not self._complained:
             self._complained = True

@@ -16,6 +16,7 @@ kubelet in ``sim/`` uses this server and this channel too.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -67,12 +68,14 @@ class SocketServer:
         *,
         publish_as: str | None = None,
         on_streams: Callable[[], None] = lambda: None,
+        passed: socket.socket | None = None,
     ) -> None:
         """A server for ``directory``/``name``.
 
         With ``publish_as`` the listening socket is renamed to that name at the end of ``start``, over an old
         one: the kubelet's plugin watcher ignores names with a dot in front, so a socket appears to it only
-        when it can be used. ``on_streams`` is called when a server stream has begun or ended.
+        when it can be used. ``on_streams`` is called when a server stream has begun or ended. ``passed``:
+        a socket that already listens at the path.
         """
         self.name = publish_as or name
         self.streams = 0  # number of open server streams
@@ -88,6 +91,13 @@ class SocketServer:
         self._progress = Latest(None)  # touched when an RPC or a connection ends
         self._server: _Server | None = None
         self._file: sockets.SocketFile | None = None
+        self._passed = passed
+
+    @property
+    def socket(self) -> socket.socket:
+        """Return the listening socket of a started server."""
+        assert self._file is not None
+        return self._file.socket
 
     @property
     def path(self) -> Path:
@@ -106,7 +116,10 @@ class SocketServer:
             use.
         """
         try:
-            self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
+            if self._passed is None:
+                self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
+            else:
+                self._file = sockets.SocketFile.adopt(self._directory, self.name, self._passed)
         except OSError as error:
             raise self._unavailable(error) from error
 

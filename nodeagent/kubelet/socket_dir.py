@@ -29,6 +29,7 @@ KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 PREFIX = "nodeagent-"
 SUFFIX = ".sock"
+DRA_SOCKET = f"{PREFIX}dra{SUFFIX}"  # registers the DRA driver; the only name that is the same in each life
 
 Listener = Callable[[str | None], None]
 """Called with the name of the changed socket of nodeagent, or None if any of them may have changed."""
@@ -158,6 +159,12 @@ def _clear_leftovers(path: str) -> None:
         if _is_ours(name) and not sockets.is_served(f"{path}/{name}"):
             with contextlib.suppress(OSError):  # not a socket, or a read-only directory
                 Path(path, name).unlink(missing_ok=True)
+
+
+def remove_dra_socket(registry: str) -> None:
+    """Remove the registration socket of a DRA driver that is not served any more."""
+    with contextlib.suppress(OSError):  # a read-only directory
+        Path(registry, DRA_SOCKET).unlink(missing_ok=True)
 
 
 def _is_ours(name: str) -> bool:

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base.systemd import Notifier, is_journal, listening_sockets
+from nodeagent.base.systemd import DescriptorStore, Notifier, is_journal, listening_sockets
 from tests.limits import free_descriptors
 
 # the child is who the variable names: exec keeps the number of the process
 CHILD = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
-os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
 os.execv(sys.executable, [sys.executable, "-c", '''
 import os
 from nodeagent.base.systemd import listening_sockets
-(sock,) = listening_sockets(os.environ)
-print(sock.getsockname()[1], sock.getblocking(), sock.get_inheritable())
+((name, sock),) = listening_sockets(os.environ)
+print(name, sock.getsockname()[1], sock.getblocking(), sock.get_inheritable())
 '''])
 """
 
@@ -103,7 +103,35 @@ def test_a_passed_socket_is_found_by_its_number() -> None:
         number = server.fileno()
         command = [sys.executable, "-c", CHILD, str(number)]
         done = subprocess.run(command, pass_fds=[number], capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [str(server.getsockname()[1]), "False", "False"]
+        assert done.stdout.split() == ["http", str(server.getsockname()[1]), "False", "False"]
+
+
+def test_a_stored_socket_comes_with_its_name_and_is_taken_once(
+    systemd: socket.socket, tmp_path: Path
+) -> None:
+    store = DescriptorStore(notifier(systemd), ())
+    with socket.socket(socket.AF_UNIX) as mine:
+        mine.bind(str(tmp_path / "mine"))
+        mine.listen()
+        assert store.keep("one", mine)
+    message, fds, _, _ = socket.recv_fds(systemd, 4096, 1)
+    assert message == b"FDSTORE=1\nFDNAME=one"
+    later = DescriptorStore(notifier(systemd), [("one", socket.socket(fileno=fds[0]))])
+    taken = later.take("one")
+    assert taken is not None
+    assert later.take("one") is None
+    with taken, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "mine"))  # it still listens
+
+
+def test_stored_sockets_that_nobody_takes_are_closed_and_removed(systemd: socket.socket) -> None:
+    mine, other = socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 0))
+    store = DescriptorStore(notifier(systemd), [("one", mine), ("http", other)])
+    store.drop_all()
+    assert systemd.recv(4096) == b"FDSTOREREMOVE=1\nFDNAME=one"
+    assert mine.fileno() == -1
+    assert other.fileno() != -1  # of a socket unit
+    other.close()
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from nodeagent.base import threads
 from nodeagent.sim.apiserver.store import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.claims import DRIVER, FLAGS, NAME, POOL, Cluster, cluster_of, daemon_of
@@ -229,3 +233,91 @@ async def test_unprepare_needs_neither_the_claim_nor_the_api_server_nor_the_devi
         await eventually(lambda: files(cluster) == [])
         await cluster.server.start()
         await cluster.until_published(TWO)
+
+
+# becomes the daemon with the listening sockets that it gets from argv[1], as systemd passes them
+BECOME = """
+import fcntl, os, socket, sys
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.connect(sys.argv[1])
+    names, fds, _, _ = socket.recv_fds(peer, 4096, 2)
+for number, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in fds]):
+    os.dup2(fd, 3 + number)
+named = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": names.decode()}
+os.execvpe(sys.argv[2], sys.argv[2:], os.environ | named)
+"""
+
+
+class Store:
+    """systemd's store of descriptors for one service."""
+
+    def __init__(self, directory: Path) -> None:
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify.bind(str(directory / "notify"))
+        self._notify.settimeout(0.5)
+        self._pass = socket.socket(socket.AF_UNIX)
+        self._pass.bind(str(directory / "pass"))
+        self._pass.listen()
+        self._stored: dict[str, int] = {}
+        self.environ = {"NOTIFY_SOCKET": str(directory / "notify")}
+        self.under = (sys.executable, "-c", BECOME, str(directory / "pass"))
+
+    def receive(self) -> None:
+        """Store the descriptors that were sent so far."""
+        while len(self._stored) < 2:
+            message, fds, _, _ = socket.recv_fds(self._notify, 4096, 1)
+            if message.startswith(b"FDSTORE=1"):
+                self._stored[message.decode().partition("FDNAME=")[2]] = fds[0]
+
+    def serve(self) -> None:
+        """Pass the descriptors to one process."""
+        with self._pass.accept()[0] as peer:
+            socket.send_fds(peer, [":".join(self._stored).encode()], list(self._stored.values()))
+
+    def close(self) -> None:
+        """Close everything."""
+        for fd in self._stored.values():
+            os.close(fd)
+        self._notify.close()
+        self._pass.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_pod_that_starts_during_a_restart_by_systemd_waits_for_the_daemon_only(
+    cluster: Cluster, store: Store, number: signal.Signals
+) -> None:
+    cluster.allocate("a", {"gpu": ONE})
+    async with daemon_of(cluster, environ=store.environ) as daemon:
+        await cluster.until_published(ONE, TWO)
+        await threads.call(store.receive)
+        await daemon.end(number)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cluster.start, "p", "a")
+        await cluster.kubelet.until(lambda: bool(cluster.kubelet.state.claims))
+        tasks.start_soon(threads.call, store.serve)
+        async with cluster.node.daemon(*FLAGS, environ=store.environ, under=store.under):
+            pod = cluster.kubelet.state.pods["ns/p"]
+            await cluster.kubelet.until(lambda: pod.phase == "Running", PATIENCE)
+    assert [call.error for call in cluster.kubelet.statistics.claims] == [None]
+    assert len(cluster.kubelet.statistics.accepted(DRIVER)) == 1
+
+
+async def test_a_daemon_that_no_longer_needs_the_sockets_removes_them(cluster: Cluster, store: Store) -> None:
+    async with daemon_of(cluster, environ=store.environ) as daemon:
+        await cluster.until_published(ONE, TWO)
+        await threads.call(store.receive)
+        await daemon.end()
+    registry = cluster.kubelet.paths.registry
+    assert os.listdir(registry) == ["nodeagent-dra.sock"]
+    cluster.node.configure("apiVersion: nodeagent/v1\n")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.call, store.serve)
+        async with cluster.node.daemon(environ=store.environ, under=store.under):
+            await eventually(lambda: os.listdir(registry) == [])

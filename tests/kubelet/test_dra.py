@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -15,6 +17,7 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
+from nodeagent.base.systemd import NO_STORE, DescriptorStore, Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kubelet.dra import DraPlugin, Health
@@ -39,8 +42,21 @@ class Node:
     store: Store
     kubelet: FakeKubelet
     answers: ClaimRecorder
-    plugin: DraPlugin
     watcher: DirectoryWatcher
+    plugin: DraPlugin = field(init=False)
+
+    def renew(self, store: DescriptorStore = NO_STORE) -> None:
+        """Replace the driver by that of a new process."""
+        self.plugin = DraPlugin(
+            DRIVER,
+            POOL,
+            self.answers,
+            REGISTRY,
+            self.watcher,
+            Timeouts(),
+            prefix=str(self.root),
+            store=store,
+        )
 
     def pod(self, *claims: str, name: str = "p") -> Pod:
         """A pod with claims that are allocated."""
@@ -72,13 +88,52 @@ async def until(cell: Latest[bool], wanted: bool) -> None:
             await cell.newer(cell.version)
 
 
+class Systemd:
+    """Keeps the sockets that a process stores, and passes them to the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+        self._notifier = Notifier(str(path))
+        self.stored: dict[str, socket.socket] = {}
+
+    def new_store(self) -> DescriptorStore:
+        """The store as the next process sees it."""
+        self._receive()
+        return DescriptorStore(self._notifier, [(name, sock.dup()) for name, sock in self.stored.items()])
+
+    def close(self) -> None:
+        """Close all sockets, as when the service is stopped."""
+        self._receive()
+        for each in (*self.stored.values(), self._socket):
+            each.close()
+
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                message, fds, _, _ = socket.recv_fds(self._socket, 4096, 1)
+                action, _, name = message.decode().partition("\nFDNAME=")
+                if (old := self.stored.pop(name, None)) is not None:
+                    old.close()
+                if action == "FDSTORE=1":
+                    self.stored[name] = socket.socket(fileno=fds[0])
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    made = Systemd(tmp_path / "notify")
+    yield made
+    made.close()
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     store, watcher, answers = Store(), DirectoryWatcher(), ClaimRecorder()
     async with FakeKubelet(tmp_path, api=store, node=NODE) as kubelet, anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
-        plugin = DraPlugin(DRIVER, POOL, answers, REGISTRY, watcher, Timeouts(), prefix=str(tmp_path))
-        yield Node(tmp_path, store, kubelet, answers, plugin, watcher)
+        node = Node(tmp_path, store, kubelet, answers, watcher)
+        node.renew()
+        yield node
         tasks.cancel_scope.cancel()
     watcher.close()
 
@@ -285,3 +340,49 @@ async def test_without_the_registry_nothing_is_served_until_it_exists(node: Node
         assert not (node.root / SOCKET).exists()
         os.mkdir(node.kubelet.paths.registry)
         await node.until_registered()
+
+
+async def test_a_call_during_a_restart_waits_for_the_next_process(node: Node, systemd: Systemd) -> None:
+    node.renew(systemd.new_store())
+    async with node.serving():
+        await node.until_registered()
+    assert os.listdir(node.kubelet.paths.registry) == ["nodeagent-dra.sock"]
+    node.renew(systemd.new_store())
+    pod = node.pod("a")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.kubelet.admit, pod)
+        await node.kubelet.until(lambda: bool(node.kubelet.state.claims))
+        async with node.serving():
+            await until(node.plugin.registered, True)
+            await node.kubelet.until(lambda: pod.phase == "Running")
+    assert [call.error for call in node.kubelet.statistics.claims] == [None]
+    assert len(node.kubelet.statistics.registrations) == 1
+
+
+async def test_a_kubelet_that_restarts_during_the_restart_registers_the_driver(
+    node: Node, systemd: Systemd
+) -> None:
+    node.renew(systemd.new_store())
+    async with node.serving():
+        await node.until_registered()
+    node.renew(systemd.new_store())
+    await node.kubelet.restart()
+    async with node.serving():
+        await node.until_registered(2)
+        assert (await node.kubelet.admit(node.pod("a"))).phase == "Running"
+
+
+@pytest.mark.parametrize("path", ["var/lib/kubelet/plugins_registry/nodeagent-dra.sock", SOCKET])
+async def test_stored_sockets_without_their_files_are_replaced(
+    node: Node, systemd: Systemd, path: str
+) -> None:
+    node.renew(systemd.new_store())
+    async with node.serving():
+        await node.until_registered()
+    os.unlink(node.root / path)
+    for times in (2, 3):  # the new sockets are stored, too
+        node.renew(systemd.new_store())
+        async with node.serving():
+            await until(node.plugin.registered, True)
+            assert (await node.kubelet.admit(node.pod(f"a{times}", name=f"p{times}"))).phase == "Running"
+    assert len(node.kubelet.statistics.accepted(DRIVER)) == 2

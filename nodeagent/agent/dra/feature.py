@@ -14,6 +14,7 @@ from nodeagent.agent.dra import device_changes
 from nodeagent.agent.dra.claims import Claims
 from nodeagent.agent.dra.publish import Publisher
 from nodeagent.base.supervise import Component, Task
+from nodeagent.base.systemd import DescriptorStore
 from nodeagent.kubelet.dra import DraPlugin, Health
 from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Reason
@@ -23,7 +24,7 @@ from nodeagent.policy.dra import slices, writes
 class DraDriver:
     """The DRA driver of this node; its name and the Node's name are those at the start."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, store: DescriptorStore) -> None:
         settings = core.settings.get()
         driver = settings.dra.driver
         pool = writes.pool_name(driver, settings.configuration.node.name)
@@ -38,6 +39,7 @@ class DraDriver:
             core.watcher,
             core.timeouts,
             prefix=core.root.prefix,
+            store=store,
         )
 
     @property

@@ -111,6 +111,8 @@ class Drivers:
         return partial(self._close, driver)
 
     def _close(self, driver: Driver) -> None:
+        if driver not in self._registered:
+            return  # the kubelet has ended meanwhile
         self._registered.remove(driver)
         driver.following.cancel()
         driver.channel.close()
