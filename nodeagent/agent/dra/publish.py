@@ -200,6 +200,7 @@ class _Pool:
         self._repairs = _Repairs(core.timeouts)
         self._correct: _Inputs | None = None  # inputs for which the stored slices are the desired ones
         self._contents: Contents | None = None  # the last ones that were stored
+        self._sent: Contents = ()  # those of writes that the watch may not show yet
         self._generation = 0  # the highest one so far
 
     async def update(self) -> float:
@@ -210,7 +211,9 @@ class _Pool:
         stored = self._watch.state.get().objects
         if stored is None:
             return math.inf
-        self._note_stored(stored)
+        specs = [each["spec"] for each in stored.values()]
+        self._generation = max([self._generation, *(spec["pool"].get("generation", 0) for spec in specs)])
+        self._note_devices(*specs, *self._sent)
         if not self._registered.get():
             return math.inf
         if self.dropped is None:
@@ -225,6 +228,8 @@ class _Pool:
         if repairs and (pause := self._repairs.delay(self._registered.version)):
             return pause
         if planned:
+            self._sent = contents
+            self._note_devices(*specs, *self._sent)  # before the first request
             self.owner = self.owner._replace(node_uid="")
             uid = await api_slices.read_node_uid(self._session, self.owner.node)
             self.owner = self.owner._replace(node_uid=uid)
@@ -234,7 +239,8 @@ class _Pool:
             if repairs:
                 self._repairs.note()
         else:
-            self._correct = inputs
+            self._correct, self._sent = inputs, ()
+            self._note_devices(*specs)
         self._contents = contents
         return 0.0 if planned else math.inf
 
@@ -257,11 +263,9 @@ class _Pool:
             answer = await write(self._session, each.slice)
             self.dropped = (self.dropped or frozenset()) | writes.dropped_fields(each.slice, answer)
 
-    def _note_stored(self, stored: Mapping[str, Object]) -> None:
+    def _note_devices(self, *contents: slices.Content) -> None:
         """Publish which devices are in slices; the device plugin must not offer them meanwhile."""
-        specs = [each["spec"] for each in stored.values()]
-        self._generation = max([self._generation, *(spec["pool"].get("generation", 0) for spec in specs)])
-        names = (device["name"] for spec in specs for device in spec.get("devices") or ())
+        names = (device["name"] for content in contents for device in content.get("devices") or ())
         found = frozenset(filter(None, map(devices.find_lead_id, names)))
         snapshots = self._core.snapshots
         snapshots.publish(replace(snapshots.now, in_slices=found))
