@@ -17,11 +17,13 @@ from tests.image.containers import ROOT
 CHART = ROOT / "packaging/helm/nodeagent"
 FILES = ROOT / "packaging/manifests"
 VGPUS = {"apiVersion": "nodeagent/v1", "mdevs": {"manage": True, "types": []}}
+DRA = {"apiVersion": "nodeagent/v1", "resources": []}
 USB = {"apiVersion": "nodeagent/v1", "resources": []}
 STATIC: dict[str, dict[str, Any]] = {
     "nodeagent": {},
     "nodeagent-vgpu": {"config": VGPUS},
     "nodeagent-usb": {"usb": True, "config": USB},
+    "nodeagent-dra": {"dra": {"enabled": True}, "config": DRA},
     "nodeagent-openshift": {"openshift": True},
     "nodeagent-openshift-vgpu": {"openshift": True, "config": VGPUS},
 }

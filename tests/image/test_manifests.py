@@ -89,7 +89,7 @@ def test_before_1_30_apparmor_is_switched_off_by_annotation(tmp_path: Path) -> N
 def test_a_pod_gets_no_more_than_its_features_need(name: str) -> None:
     made = manifests.static(name)
     pod, container = manifests.pod(made), manifests.container(made)
-    changes, usb = name.endswith("vgpu"), name.endswith("usb")
+    changes, usb, dra = name.endswith("vgpu"), name.endswith("usb"), name.endswith("dra")
     security = container["securityContext"]
     assert security["privileged"] is security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
@@ -102,6 +102,7 @@ def test_a_pod_gets_no_more_than_its_features_need(name: str) -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
     more = ({"/sys"} if changes else set()) | ({"/dev/bus/usb"} if usb else set())
+    more |= {"/var/run/cdi", f"{PLUGINS}/nodeagent.local", REGISTRY} if dra else set()
     always = {"/var/lib/kubelet/device-plugins", "/run/nodeagent", "/var/lib/nodeagent"}
     assert writable == always | more
 
@@ -157,6 +158,81 @@ def test_owners_of_usb_nodes_can_be_changed_where_somebody_wishes_for_usb_device
     assert constraints["allowedCapabilities"] == added
 
 
+PLUGINS, REGISTRY = "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry"
+T4 = "nvidia.com/TU104GL_TESLA_T4"
+BY_DRA = {
+    "dra": {"driver": "vfio.example.com"},
+    "resources": [
+        {"name": T4, "via": "dra", "pci": [{"devices": ["1eb8"]}]},
+        {"name": T4, "via": "dra", "pci": [{"devices": ["1eb9"]}]},
+        {"name": f"example.com/{'x' * 60}", "via": "dra", "pci": [{"vendors": ["8086"]}]},
+        {"name": "example.com/other", "pci": [{"vendors": ["1002"]}]},
+    ],
+}
+ON_DRA = {
+    (("resourceslices",), ("list", "watch", "create", "update", "delete")),
+    (("resourceclaims",), ("get",)),
+    (("nodes",), ("get",)),
+}
+
+
+def rights(made: list[manifests.Manifest]) -> set[object]:
+    rules = manifests.one(made, "ClusterRole")["rules"]
+    return {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in rules}
+
+
+def test_each_resource_by_dra_has_one_class_by_which_pods_can_request_it(tmp_path: Path) -> None:
+    made = manifests.helm(config=BY_DRA)
+    assert manifests.valid(made, VERSIONS[-1], tmp_path) == ""
+    classes = [each for each in made if each["kind"] == "DeviceClass"]
+    assert [each["metadata"]["name"] for each in classes] == [
+        "tu104gl-tesla-t4.nvidia.com",
+        f"{'x' * 60}.example.com",
+    ]
+    first, long = (each["spec"] for each in classes)
+    assert first["extendedResourceName"] == T4
+    assert first["selectors"][0]["cel"]["expression"] == (
+        'device.driver == "vfio.example.com" && '
+        f'device.attributes["vfio.example.com"].?resource.orValue("") == "{T4}"'
+    )
+    attribute = f"example.com/{'x' * 60}"[-64:]  # as long as an attribute can be
+    assert long["selectors"][0]["cel"]["expression"].endswith(f'== "{attribute}"')
+
+
+def test_with_dra_the_pod_has_the_directories_and_rights_for_it() -> None:
+    made = manifests.helm(config=BY_DRA | {"kubevirt": {"enabled": "false"}}, kubeletRoot="/data/kubelet")
+    mounts = manifests.container(made)["volumeMounts"]
+    writable = {each["mountPath"] for each in mounts if not each.get("readOnly")}
+    socket = "/data/kubelet/plugins/vfio.example.com"
+    assert {"/var/run/cdi", socket, "/data/kubelet/plugins_registry"} <= writable
+    assert manifests.pod(made)["automountServiceAccountToken"] is True
+    assert rights(made) == ON_DRA
+    assert rights(manifests.helm(config=BY_DRA)) == READS | ON_DRA | {EVENTS}
+
+
+def test_without_dra_there_is_nothing_of_it() -> None:
+    for made in (manifests.helm(), manifests.helm(config=BY_DRA, dra={"enabled": False})):
+        kinds = {each["kind"] for each in made}
+        assert not {"DeviceClass", "ValidatingAdmissionPolicy"} & kinds
+        assert rights(made) == READS | {EVENTS}
+        assert REGISTRY not in {each["mountPath"] for each in manifests.container(made)["volumeMounts"]}
+
+
+def test_the_account_of_the_pods_can_write_slices_of_its_own_node_and_driver_only() -> None:
+    made = manifests.helm(config=BY_DRA, serviceAccount={"name": "mine"})
+    policy = manifests.one(made, "ValidatingAdmissionPolicy")
+    binding = manifests.one(made, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    (condition,) = policy["spec"]["matchConditions"]
+    assert '"system:serviceaccount:nodeagent:mine"' in condition["expression"]
+    by_node, by_driver = (each["expression"] for each in policy["spec"]["validations"])
+    assert 'variables.node != "" && ' in by_node
+    assert by_driver.endswith('== "vfio.example.com"')
+    assert "ValidatingAdmissionPolicy" not in {
+        each["kind"] for each in manifests.helm(config=BY_DRA, dra={"admissionPolicy": False})
+    }
+
+
 READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}
 EVENTS, CONDITION = (("events",), ("create", "patch")), (("nodes/status",), ("patch",))
 WRITES: list[tuple[dict[str, object], set[object]]] = [
@@ -173,8 +249,7 @@ def test_of_the_cluster_only_that_can_be_written_which_the_settings_ask_for(
     cluster: dict[str, object], writes: set[object]
 ) -> None:
     made = manifests.helm(config={"cluster": cluster})
-    rules = manifests.one(made, "ClusterRole")["rules"]
-    assert {(tuple(rule["resources"]), tuple(rule["verbs"])) for rule in rules} == READS | writes
+    assert rights(made) == READS | writes
 
 
 def test_the_rights_are_those_of_the_account_that_the_pods_run_as() -> None:

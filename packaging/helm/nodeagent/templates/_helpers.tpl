@@ -71,6 +71,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- else if .Values.usb -}}true{{- end -}}
 {{- end -}}
 
+{{- /* "true" if devices are advertised by DRA, else "". */ -}}
+{{- define "nodeagent.dra" -}}
+{{- if eq (toString .Values.dra.enabled) "auto" -}}
+{{- if ne (include "nodeagent.draResources" .) "" -}}true{{- end -}}
+{{- else if .Values.dra.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The names of the resources of config that are advertised by DRA, one a line. */ -}}
+{{- define "nodeagent.draResources" -}}
+{{- $names := list -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
+{{- if eq (default "" .via) "dra" }}{{- $names = append $names .name -}}{{- end -}}
+{{- end -}}
+{{- $names | uniq | join "\n" -}}
+{{- end -}}
+
+{{- /* The name of the DRA driver. */ -}}
+{{- define "nodeagent.draDriver" -}}
+{{- dig "dra" "driver" "nodeagent.local" (include "nodeagent.config" . | fromYaml) -}}
+{{- end -}}
+
 {{- /* The capabilities that it needs, as a list. */ -}}
 {{- define "nodeagent.capabilities" -}}
 {{- $added := list -}}
@@ -85,9 +106,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if ne $enabled "false" -}}true{{- end -}}
 {{- end -}}
 
-{{- /* "true" if a resource of config is answered with CDI names, else "". */ -}}
+{{- /* "true" if CDI files are written: for a resource with CDI names, or for claims; else "". */ -}}
 {{- define "nodeagent.cdi" -}}
-{{- $found := false -}}
+{{- $found := ne (include "nodeagent.dra" .) "" -}}
 {{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
 {{- if .cdi }}{{- $found = true -}}{{- end -}}
 {{- end -}}
