@@ -13,7 +13,7 @@ from nodeagent.base import threads
 from nodeagent.sim.apiserver.store import RESOURCE_CLAIMS
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.claims import DRIVER, GPU, Cluster, cluster_of, daemon_of
-from tests.blackbox.harness import LASTING, PATIENCE, Node, eventually, pod, until_health
+from tests.blackbox.harness import LASTING, PATIENCE, Node, pod, until_health
 from tests.facts import names
 
 ONE, OTHER = "0000:10:00.0", "0000:11:00.0"
@@ -196,21 +196,41 @@ async def test_metadata_that_cannot_be_written_fails_the_claim_as_a_whole(node: 
         assert (await cluster.kubelet.admit(failed, again=True)).phase == "Running"
 
 
-async def test_the_files_of_a_claim_are_there_before_the_driver_serves_again(node: Node) -> None:
+async def test_of_several_drivers_only_our_results_count_and_the_claim_decides(node: Node) -> None:
     node.add_gpus(1)
-    async with cluster_of(node) as cluster:
-        async with daemon_of(cluster):
-            await cluster.until_published(FIRST)
-            cluster.allocate("a", {"gpu": FIRST})
-            started = await cluster.start("p", "a")
-            before = cluster.edits(started)
-        for path in (node.root / "var/run/cdi").glob("dra-*"):
-            path.unlink()
-        async with daemon_of(cluster):
-            assert cluster.edits(started) == before
-            await used_by(node, ONE, "claim ns/a")
-            await cluster.kubelet.terminate(started)
-            await eventually(lambda: not files(node))
+
+    def config(source: str, name: str) -> dict[str, Any]:
+        parameters = {"apiVersion": "nodeagent/v1", "kind": "DeviceConfig", "resourceName": name}
+        return {"source": source, "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+    foreign = {"source": "FromClass", "opaque": {"driver": "gpu.example.com", "parameters": {"kind": "Odd"}}}
+    configs = [config("FromClass", "example.com/class"), config("FromClaim", "example.com/claim"), foreign]
+    async with cluster_of(node) as cluster, daemon_of(cluster):
+        await cluster.until_published(FIRST)
+        claim = cluster.allocate("a", {"gpu": FIRST}, config=configs)
+        results = claim["status"]["allocation"]["devices"]["results"]
+        results.append({"request": "nic", "driver": "nic.example.com", "pool": "p", "device": "nic-0"})
+        cluster.server.store.put(RESOURCE_CLAIMS, claim)
+        started = await cluster.start("p", "a")
+        names(started.message or started.phase, "nic.example.com")  # the kubelet has no such driver
+        env = "PCI_RESOURCE_EXAMPLE_COM_CLAIM=0000:10:00.0"
+        (path,) = (node.root / "var/run/cdi").glob("dra-*")
+        assert env in path.read_text()
+        assert "EXAMPLE_COM_CLASS" not in path.read_text()
+
+
+async def test_a_device_that_a_process_of_the_host_has_open_is_tainted_and_refused(node: Node) -> None:
+    node.add_gpus(1)
+    async with cluster_of(node) as cluster, daemon_of(cluster, environ=SHORT):
+        await cluster.until_published(FIRST)
+        cluster.allocate("a", {"gpu": FIRST})
+        node.host.hold(ONE)
+        failed = await cluster.start("p", "a")
+        names(failed.message, FIRST, "it is open")
+        await cluster.until(lambda: FIRST in cluster.devices and cluster.usable == [])
+        node.host.release(ONE)
+        await cluster.until_published(FIRST)
+        assert (await cluster.kubelet.admit(failed, again=True)).phase == "Running"
 
 
 async def test_status_explain_and_metrics_show_the_claim_that_uses_a_device(node: Node) -> None:
