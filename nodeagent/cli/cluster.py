@@ -20,11 +20,13 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
+from nodeagent.model.spec import use_dra
 
 T = TypeVar("T")
 _WHY_NOT = {
     "false": "kubevirt.enabled is false: this node does not use the API server",
     "auto": "kubevirt.enabled is auto, and there are no credentials: the API server is not used",
+    "dra": "a resource has via: dra, but there are no credentials: set kubeconfig",
 }
 _TRY = "to see the needed permissions: nodeagent cluster check --kubevirt-enabled true --kubeconfig FILE"
 
@@ -52,10 +54,11 @@ def run(options: argparse.Namespace) -> int:
     """
     settings, first_line = daemon_client.read_settings(options)
     connection = Connection.of(settings, args.find_root(options))
-    credentials = connection.credentials
+    by_dra = use_dra(settings.configuration.rules)
+    credentials = connection.credentials or (connection.credentials_for_dra if by_dra else None)
     if credentials is None:
         off = ClusterCheck(False, "", "", True, ())
-        enabled = settings.configuration.kubevirt.enabled
+        enabled = "dra" if by_dra else settings.configuration.kubevirt.enabled
         return output.emit(options, "ClusterCheck", off, lambda: not_followed(enabled), first_line)
     user, checks = ask(
         credentials,

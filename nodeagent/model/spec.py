@@ -6,7 +6,7 @@ and line of an entry ("config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
@@ -247,6 +247,12 @@ DirectRule = NodeRule | CdiRule
 
 Rule = DeviceRule | DirectRule
 
+
+def use_dra(rules: Iterable[Rule]) -> bool:
+    """Return True if one of these rules offers its devices by DRA."""
+    return any(isinstance(each, DeviceRule) and each.via is Via.DRA for each in rules)
+
+
 BySelector = Mapping[str, DeviceRule]
 """Rules of the KubeVirt CR, possibly thousands, by each selector: ids, or the name of a type."""
 NO_RULES: Final[BySelector] = MappingProxyType({})
@@ -448,4 +454,4 @@ class Spec(NamedTuple):
     @property
     def uses_dra(self) -> bool:
         """Return True if a rule offers its devices by DRA."""
-        return any(isinstance(each, DeviceRule) and each.via is Via.DRA for each in self.rules)
+        return use_dra(self.rules)

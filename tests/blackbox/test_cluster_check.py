@@ -11,6 +11,8 @@ import pytest
 
 from nodeagent.sim.apiserver.requests import USER
 from nodeagent.sim.apiserver.server import FakeApiServer
+from nodeagent.sim.apiserver.slices import COUNTERS, TAINTS
+from nodeagent.sim.apiserver.store import RESOURCE_SLICES
 from tests.blackbox.harness import Node
 from tests.blackbox.test_cluster import ENTRY, FLAGS, NAME, followed, put, server_of
 from tests.facts import names
@@ -148,3 +150,35 @@ async def test_what_cannot_be_asked_is_two_lines(
     first, second = done.stderr.splitlines()
     assert what in first
     assert second
+
+
+BY_DRA = "resources: [{name: example.com/gpu, via: dra, pci: [{vendors: [10de]}]}]"
+
+
+async def test_with_dra_its_rights_its_api_and_its_feature_gates_are_checked(
+    node: Node, server: FakeApiServer
+) -> None:
+    put(server, ENTRY)
+    node.configure(BY_DRA)
+    server.faults.set("gates", {TAINTS})
+    server.denied.add(("get", "resourceclaims"))
+    told = await checked(node, 3)
+    by = told["by"]
+    assert not by["get resourceclaims.resource.k8s.io"]["ok"]
+    assert by["update resourceslices.resource.k8s.io"]["ok"]
+    assert by["the kind resourceslices.resource.k8s.io (v1)"]["ok"]
+    gates = {subject.split()[-1]: each for subject, each in by.items() if "gate" in subject}
+    assert {gate: each["ok"] for gate, each in gates.items()} == {TAINTS: False, COUNTERS: True}
+    assert not any(each.get("required", True) for each in gates.values())
+    server.denied.clear()
+    assert (await checked(node, 0))["ok"], "a missing gate is no fault"
+    assert not list(server.store.all(RESOURCE_SLICES)), "nothing was changed"
+
+
+async def test_a_cluster_without_dra_is_named(node: Node, server: FakeApiServer) -> None:
+    put(server, ENTRY)
+    node.configure(BY_DRA)
+    server.absent.add("resource.k8s.io")
+    kind = (await checked(node, 3))["by"]["the kind resourceslices.resource.k8s.io (v1)"]
+    assert not kind["ok"]
+    names(kind["hint"], "1.34", "via: dra")

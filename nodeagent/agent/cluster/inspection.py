@@ -14,20 +14,26 @@ from typing import NamedTuple
 from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import fields, kubevirt, watch
+from nodeagent.cluster import fields, kubevirt, slices, watch
 from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Parameters, Session
 from nodeagent.cluster.fields import Notes
 from nodeagent.config import Settings
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.spec import ClusterMode
+from nodeagent.model.spec import ClusterMode, use_dra
 from nodeagent.policy import merge
+from nodeagent.policy.dra import writes
+from nodeagent.policy.dra.writes import Owner
 
 VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
+DRA, SLICES = "resource.k8s.io", "resourceslices"
 KUBEVIRTS, NODES = f"/apis/{VERSION}/{PLURAL}", "/api/v1/nodes"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _FOR_EXPLAIN = "only the command nodeagent explain vmi NAMESPACE/NAME needs this permission"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
+_NEWER = "upgrade to Kubernetes 1.34 or later, or remove via: dra"
+_ENABLE = "enable it on the API server, the scheduler, the controller manager and the kubelet"
+_KUBELETS = "system:node:"
 _NONE = "create one, or wait until virt-operator deploys it: kubectl get kubevirt -A"
 
 
@@ -75,13 +81,21 @@ class Check(NamedTuple):
 
 
 def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
-    """The rights at the API server that the settings need; the last one is for the command line.
+    """The rights at the API server that the settings need.
 
     The ClusterRole of the chart grants these rights, each only if a setting needs it. Each new use of the API
     server needs one more right here and one more rule in the chart.
     """
-    if settings.configuration.following is ClusterMode.NO:
-        return
+    if settings.configuration.following is not ClusterMode.NO:
+        yield from _rights_for_kubevirt(settings, node)
+    if use_dra(settings.configuration.rules):
+        for verb in ("list", "watch", "create", "update", "delete"):
+            yield Right(verb, DRA, SLICES, purpose="to publish devices by DRA")
+        yield Right("get", "", "nodes", name=node, purpose="to make the Node the owner of ResourceSlices")
+        yield Right("get", DRA, "resourceclaims", purpose="to prepare claims")
+
+
+def _rights_for_kubevirt(settings: Settings, node: str) -> Iterator[Right]:
     for verb in ("list", "watch"):
         yield Right(verb, "kubevirt.io", PLURAL, purpose="to follow the KubeVirt CR")
     for verb in ("list", "watch"):
@@ -105,9 +119,21 @@ async def inspect(session: Session, settings: Settings, node: str) -> tuple[str,
     :raises ClusterUnavailable: if the API server does not answer, or rejects our credentials.
     """
     user = await read_user(session)
-    found = [await check_right(session, right) for right in needed_rights(settings, node)]
+    rights = needed_rights(settings, node)
+    if user.startswith(_KUBELETS):  # they may do what DRA needs, but access reviews need the names of objects
+        rights = (right for right in rights if right.group != DRA)
+    found = [await check_right(session, right) for right in rights]
+    if settings.configuration.following is not ClusterMode.NO:
+        found += await _check_kubevirt(session, settings, node)
+    if use_dra(settings.configuration.rules):
+        found += await _check_dra(session, settings, node)
+    return user, tuple(found)
+
+
+async def _check_kubevirt(session: Session, settings: Settings, node: str) -> list[Check]:
+    """Check the KubeVirt CR and the Node. :raises ClusterUnavailable: if there is no answer."""
     known = await serves(session, VERSION, PLURAL)
-    found.append(Check("object", f"the kind {PLURAL}.kubevirt.io", known, "", _INSTALL))
+    found = [Check("object", f"the kind {PLURAL}.kubevirt.io", known, "", _INSTALL)]
     nodes = await listed(session, NODES, (("fieldSelector", f"metadata.name={node}"),))
     crs = await listed(session, KUBEVIRTS) if known else None
     if nodes is not None:
@@ -117,7 +143,29 @@ async def inspect(session: Session, settings: Settings, node: str) -> tuple[str,
     if crs is not None:
         labels = state.update(ClusterState(), None, nodes, node).config.labels
         found += _of_crs(crs, settings.configuration, labels)
-    return user, tuple(found)
+    return found
+
+
+async def _check_dra(session: Session, settings: Settings, node: str) -> list[Check]:
+    """Check the API of DRA, and its feature gates by a dry run of a ResourceSlice.
+
+    :raises ClusterUnavailable: if there is no answer.
+    """
+    known = await serves(session, f"{DRA}/v1", SLICES)
+    found = [Check("object", f"the kind {SLICES}.{DRA} (v1)", known, "", _NEWER)]
+    if not known:
+        return found
+    probe = writes.build_probe(Owner(settings.dra.driver, node, ""))
+    try:
+        dropped = writes.dropped_fields(probe, await slices.try_slice(session, probe))
+    except ClusterUnavailable as error:
+        if not error.status:
+            raise
+        return [*found, Check("object", "a ResourceSlice of this node", False, error.what, error.hint)]
+    for field, gate in writes.GATES.items():
+        why = f"the API server stores {field} of ResourceSlices"
+        found.append(Check("object", f"the feature gate {gate}", field not in dropped, why, _ENABLE, False))
+    return found
 
 
 async def listed(session: Session, path: str, parameters: Parameters = ()) -> dict[str, Object] | None:

@@ -40,7 +40,6 @@ Contents = tuple[slices.Content, ...]
 
 _NO_CREDENTIALS = "nodeagent has no credentials for the API server, so no device is offered by DRA"
 _SET_KUBECONFIG = "set kubeconfig, such as to the kubelet's own, or run nodeagent with a service account"
-_GATES = {slices.TAINTS: "DRADeviceTaints", slices.COUNTERS: "DRAPartitionableDevices"}
 REPAIRS_AT_ONCE = 3  # in a row; then they become rarer
 
 
@@ -149,7 +148,7 @@ class Publisher:
         self._core.snapshots.touch()
 
     def _succeed(self, dropped: Collection[str]) -> None:
-        missing = frozenset(_GATES[field] for field in dropped)
+        missing = frozenset(writes.GATES[field] for field in dropped)
         for gate in sorted(missing - self.missing_gates):
             log.event(log.DRA_GATE_MISSING, object=gate)
         if self.error:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from nodeagent.policy.dra.slices import COUNTERS, TAINTS, Content
 
+GATES = {TAINTS: "DRADeviceTaints", COUNTERS: "DRAPartitionableDevices"}
+"""The feature gate of each field that an API server may drop."""
 API_VERSION = "resource.k8s.io/v1"
 _LIMIT = 253  # of a DNS subdomain, and of a pool name as a whole
 _NO_GENERATION = 0

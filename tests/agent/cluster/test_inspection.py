@@ -11,9 +11,12 @@ import pytest
 from nodeagent.agent.cluster.inspection import needed_rights
 from nodeagent.config import Cluster, Settings
 from nodeagent.model.configuration import Configuration, KubeVirt
+from nodeagent.model.resource import Via
+from nodeagent.model.spec import PciRule
 from tests.agent.cluster.telling import DEFAULTS
 from tests.facts import names
 
+VERBS = ("list", "watch", "create", "update", "delete")
 FOLLOW = ["list kubevirts.kubevirt.io", "watch kubevirts.kubevirt.io", "list nodes", "watch nodes"]
 
 
@@ -53,3 +56,14 @@ def test_a_right_says_what_it_is_for() -> None:
 def test_the_node_is_asked_for_by_its_name() -> None:
     found = needed_rights(settings(stale_resources="remove"), "node1")
     assert {need.name for need in found if need.resource == "nodes"} == {"node1"}
+
+
+def test_devices_by_dra_need_their_rights_also_if_kubevirt_is_not_followed() -> None:
+    rules = (PciRule("example.com/gpu", via=Via.DRA),)
+    configuration = Configuration(kubevirt=KubeVirt(enabled="false"), rules=rules)
+    of_slices = [f"{verb} resourceslices.resource.k8s.io" for verb in VERBS]
+    assert needed(replace(DEFAULTS, configuration=configuration)) == [
+        *of_slices,
+        "get nodes",
+        "get resourceclaims.resource.k8s.io",
+    ]
