@@ -22,8 +22,9 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Reservations
 from nodeagent.model.claim import ClaimDevice, ClaimRef
 from nodeagent.model.resource import Via
-from nodeagent.model.spec import Discovery, PciRule, PciSelector
+from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.agent.parts import settings
 from tests.facts import names
 from tests.sim import hosts
@@ -33,7 +34,11 @@ DRIVER, POOL = "nodeagent.local", "nodeagent.local/node1"
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-01-01-0"
 ONE, TWO = ClaimRef("ns", "one", "uid-1"), ClaimRef("ns", "two", "uid-2")
 BRIEF = Timeouts()._replace(claim_prepare=0.5, claim_device_poll=0.02)
-BY_DRA = (PciRule(GPU, (PciSelector(("10de",)),), via=Via.DRA),)
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+BY_DRA = (
+    PciRule(GPU, (PciSelector(("10de",), drivers=("vfio-pci",)),), via=Via.DRA),
+    MdevRule("example.com/vgpu", (MdevSelector(("nvidia-222",)),), via=Via.DRA),
+)
 
 
 @dataclass
@@ -168,19 +173,24 @@ async def test_a_claim_that_is_released_while_it_waits_is_not_prepared(host: Sim
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(side.prepare, TWO)
             await anyio.sleep(0.1)
-            assert await side.claims.unprepare([TWO]) == {"uid-2": ""}
+            with anyio.fail_after(5):
+                assert await side.claims.unprepare([TWO]) == {"uid-2": ""}
         assert side.users == {hosts.address(0): "claim ns/one"}
 
 
-async def test_a_device_that_is_being_changed_is_awaited(host: SimulatedHost) -> None:
-    async with side_of(host) as side:
-        side.allocate(ONE, FIRST)
-        snapshots = side.core.snapshots
-        withdrawn = Reservations(withdrawn=frozenset({hosts.address(0)}))
-        snapshots.publish(replace(snapshots.now, reservations=withdrawn))
-        names(await side.error(ONE), hosts.address(0), "another driver")
-        snapshots.publish(replace(snapshots.now, reservations=Reservations()))
-        assert not isinstance((await side.prepare(ONE))["uid-1"], str)
+async def test_an_mdev_that_is_being_removed_is_awaited(tmp_path: Path) -> None:
+    host, card = SimulatedHost(tmp_path), Card(hosts.address(0), (Type("nvidia-222", 16, "GRID T4-1Q"),))
+    add_card(host, card, 10)
+    async with simulated_cards(host, MdevKernel([card])) as cards:
+        cards.create(card.address, "nvidia-222", UUID)
+        async with side_of(host) as side:
+            side.allocate(ONE, f"mdev-{UUID}")
+            snapshots = side.core.snapshots
+            withdrawn = Reservations(withdrawn=frozenset({UUID}))
+            snapshots.publish(replace(snapshots.now, reservations=withdrawn))
+            names(await side.error(ONE), UUID, "being removed")
+            snapshots.publish(replace(snapshots.now, reservations=Reservations()))
+            assert not isinstance((await side.prepare(ONE))["uid-1"], str)
 
 
 async def test_the_device_is_read_again_before_it_is_prepared(host: SimulatedHost) -> None:
