@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -25,6 +25,7 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.dra.record import SECTION
 from nodeagent.base import files, log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused
+from nodeagent.cluster.api import NOT_FOUND
 from nodeagent.kernel.root import Root
 from nodeagent.model.claim import Claim, ClaimDevice, ClaimFile, ClaimRef
 from nodeagent.model.ids import PciAddress
@@ -198,18 +199,35 @@ class Claims:
             await threads.call(SECTION.save, self._core.root.prefix, dict(self._recorded))
 
     async def restore(self) -> None:
-        """Write the files of the recorded claims again, and delete the files of others.
+        """Write the files of the recorded claims again.
 
-        After a reboot, the kubelet requests all claims again, and device nodes have other numbers.
+        After a reboot the kubelet requests all claims again, because device nodes have other numbers.
         """
-        recorded = self._recorded.values()
-        current = [claim for claim in recorded if claim.boot_id == self._node.boot_id]
-        await threads.call(self._remove_foreign, [claim.ref.uid for claim in current])
-        for claim in current:
+        for claim in self._recorded.values():
+            if claim.boot_id != self._node.boot_id:
+                continue
             try:
                 await threads.call(self._write_files, claim)
             except KernelRefused as error:
                 log.event(log.CLAIM_REFUSED, object=f"claim {claim.ref}", error=f"{error.what}; {error.hint}")
+
+    async def release_orphans(self) -> None:
+        """Release claims of the time before the start that no longer exist, then wait for ever.
+
+        The kubelet releases the claims of ended pods each minute. But if its state was deleted, it knows none
+        of them, and their devices would be in use for ever.
+        """
+        former = [claim.ref for claim in self._recorded.values()]
+        await anyio.sleep(self._core.timeouts.claim_release_by_kubelet)
+        for ref in former:
+            until = anyio.current_time() + self._core.timeouts.claim_prepare
+            try:
+                exists = (await self._read_claim(ref, until))["metadata"]["uid"] == ref.uid
+            except ClusterUnavailable as error:
+                exists = error.status != NOT_FOUND
+            if not exists and ref.uid in self._recorded:
+                await self.unprepare([ref])
+        await anyio.sleep_forever()
 
     def _write_files(self, claim: Claim) -> None:
         """Write the metadata files, then the CDI file that mounts them. Blocks.
@@ -225,18 +243,6 @@ class Claims:
         with contextlib.suppress(OSError):
             Path(self._cdi_directory, name).unlink()
         shutil.rmtree(Path(self._metadata_directory, uid), ignore_errors=True)
-
-    def _remove_foreign(self, uids: Iterable[str]) -> None:
-        """Delete the files of all claims but these."""
-        names = {claim_files.cdi_file_name(self._node.driver, uid) for uid in uids}
-        pattern = claim_files.cdi_file_name(self._node.driver, "*")
-        for file in Path(self._cdi_directory).glob(pattern):
-            if file.name not in names:
-                with contextlib.suppress(OSError):
-                    file.unlink()
-        for directory in Path(self._metadata_directory).glob("*"):
-            if directory.name not in uids:
-                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _read_boot_id(root: Root) -> str:

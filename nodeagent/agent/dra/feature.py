@@ -49,6 +49,7 @@ class DraDriver:
             Task(self._plugin.name, self._serve),
             Task(self._publisher.name, partial(self._publisher.run, self._plugin.registered)),
             Task("health of claimed devices", self._follow_health),
+            Task("claims without a pod", self._claims.release_orphans),
             Task("log of devices by DRA", partial(device_changes.follow, self._core.offering)),
         )
 

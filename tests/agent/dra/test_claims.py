@@ -92,7 +92,7 @@ async def side_of(host: SimulatedHost, timeouts: Timeouts = BRIEF) -> AsyncItera
 
     async def read(ref: ClaimRef, until: float) -> dict[str, Any]:
         if ref not in objects:
-            raise ClusterUnavailable("the API server has no such claim")
+            raise ClusterUnavailable("the API server has no such claim", status=404)
         return objects[ref]
 
     async with anyio.create_task_group() as tasks:
@@ -206,8 +206,7 @@ async def test_a_prepared_claim_is_known_after_a_restart(host: SimulatedHost) ->
         side.allocate(ONE, FIRST)
         await side.prepare(ONE)
         before = side.core.snapshots.now.claims
-    file = anyio.Path(host.path("/var/run/cdi/dra-nodeagent.local-uid-1.json"))
-    await file.rename(file.with_name("dra-nodeagent.local-uid-9.json"))
+    await anyio.Path(host.path("/var/run/cdi/dra-nodeagent.local-uid-1.json")).unlink()
     async with side_of(host) as side:
         assert side.core.snapshots.now.claims == before
         assert side.users == {hosts.address(0): "claim ns/one"}
@@ -229,3 +228,23 @@ async def test_a_claim_whose_files_cannot_be_written_is_not_prepared(host: Simul
         assert (side.users, side.files) == ({}, set())
         await blocked.unlink()
         assert not isinstance((await side.prepare(ONE))["uid-1"], str)
+
+
+async def test_claims_that_no_longer_exist_are_released_some_time_after_the_start(
+    host: SimulatedHost,
+) -> None:
+    """The kubelet has lost its state, and so it never releases them."""
+    async with side_of(host) as side:
+        side.allocate(ONE, FIRST)
+        side.allocate(TWO, SECOND)
+        await side.prepare(ONE, TWO)
+    soon = BRIEF._replace(claim_release_by_kubelet=0.1)
+    async with side_of(host, soon) as side, anyio.create_task_group() as tasks:
+        side.allocate(TWO, SECOND)
+        tasks.start_soon(side.claims.release_orphans)
+        with anyio.fail_after(5):
+            while len(side.users) == 2:  # noqa: ASYNC110 - nothing else happens here
+                await anyio.sleep(0.01)
+        assert side.users == {hosts.address(1): "claim ns/two"}
+        tasks.cancel_scope.cancel()
+    assert side.files == {"dra-nodeagent.local-uid-2.json", "uid-2"}
