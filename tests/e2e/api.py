@@ -6,13 +6,15 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.e2e import waiting
 from tests.e2e.certificates import Certificates
 
 T = TypeVar("T")
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Answer(OSError):
@@ -31,12 +33,19 @@ class Api:
         self._context = ssl.create_default_context(cafile=certificates.path("ca.crt"))
         self._context.load_cert_chain(certificates.path("admin.crt"), certificates.path("admin.key"))
 
-    def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> str:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        kind: str = "application/json",
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> str:
         """The text of an answer; raises Answer for a refusal, OSError if the server is away."""
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=10, context=self._context)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": kind})
+            connection.request(method, path, data, {"Content-Type": kind, **headers})
             response = connection.getresponse()
             text = response.read().decode()
         except http.client.HTTPException as error:

@@ -7,10 +7,12 @@ the API server's own address; and its /sys and /dev are the simulated host's.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +21,8 @@ import pytest
 
 from nodeagent.cluster.credentials import SERVICE_ACCOUNT
 from nodeagent.sim.host import SimulatedHost
-from tests.e2e import kubevirt, node
+from tests.e2e import kubevirt, node, waiting
+from tests.e2e.api import Answer
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import free_port
 from tests.e2e.resources import GPU
@@ -30,6 +33,8 @@ IMAGE = "docker.io/library/nodeagent:0.1.0"  # what a short name means to the ku
 NAMESPACE = "/api/v1/namespaces/nodeagent"
 PODS = f"{NAMESPACE}/pods"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+DRA, ADMISSION = "/apis/resource.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
+SLICES = f"{DRA}/resourceslices"
 PLACES = {
     "ServiceAccount": f"{NAMESPACE}/serviceaccounts",
     "ConfigMap": f"{NAMESPACE}/configmaps",
@@ -38,6 +43,9 @@ PLACES = {
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "Role": f"{RBAC}/namespaces/nodeagent/roles",
     "RoleBinding": f"{RBAC}/namespaces/nodeagent/rolebindings",
+    "DeviceClass": f"{DRA}/deviceclasses",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
 MADE = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}  # for all of these tests
 AUTHORITY = "authority"
@@ -141,6 +149,73 @@ def test_the_api_server_takes_every_manifest(running: Cluster, name: str) -> Non
         query = "?dryRun=All&fieldValidation=Strict"
         assert running.api.ask("POST", PLACES[manifest["kind"]] + query, manifest)
     assert {"DaemonSet", "ConfigMap"} <= {each["kind"] for each in sent}
+
+
+STRICT = "?dryRun=All&fieldValidation=Strict"
+
+
+def test_the_api_server_takes_the_classes_of_the_chart(running: Cluster) -> None:
+    rule = {"name": "nvidia.com/TU104GL_TESLA_T4", "via": "dra", "pci": [{"devices": ["1eb8"]}]}
+    (made,) = (each for each in manifests.helm(config={"resources": [rule]}) if each["kind"] == "DeviceClass")
+    stored = json.loads(running.api.ask("POST", PLACES["DeviceClass"] + STRICT, made))
+    assert stored["spec"]["extendedResourceName"] == rule["name"]
+
+
+def slice_of(node_name: str, driver: str = "nodeagent.local", name: str = "") -> Any:
+    pool = {"name": f"{driver}/{node_name}", "generation": 1, "resourceSliceCount": 1}
+    metadata = {"name": name} if name else {"generateName": "it-"}
+    return {"metadata": metadata, "spec": {"driver": driver, "nodeName": node_name, "pool": pool}}
+
+
+def as_pod_on(node_name: str) -> dict[str, str]:
+    """The headers for a request of nodeagent's pod on that node."""
+    headers = {"Impersonate-User": "system:serviceaccount:nodeagent:nodeagent"}
+    extra = "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"
+    return headers | ({extra: node_name} if node_name else {})
+
+
+@pytest.fixture
+def policy(running: Cluster) -> Iterator[None]:
+    """The rights and the policy of the static manifest for DRA."""
+    kinds = ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")
+    made = [
+        manifests.one(manifests.static("nodeagent-dra"), kind)
+        for kind in (*kinds, "ValidatingAdmissionPolicyBinding")
+    ]
+    for each in made:
+        if each["kind"].startswith("Cluster"):
+            each["metadata"]["name"] = "nodeagent-dra"
+    made[1]["roleRef"]["name"] = "nodeagent-dra"
+    for each in made:
+        running.api.create(PLACES[each["kind"]], each)
+    yield
+    for each in made:
+        running.api.delete(f"{PLACES[each['kind']]}/{each['metadata']['name']}")
+
+
+def refused(running: Cluster, method: str, path: str, body: object, node_name: str) -> bool:
+    """True if the policy refuses the request of nodeagent's pod on that node."""
+    try:
+        running.api.ask(method, path, body, headers=as_pod_on(node_name))
+    except Answer as answer:
+        return "ValidatingAdmissionPolicy" in str(answer)
+    return False
+
+
+@pytest.mark.usefixtures("namespace", "policy")
+def test_a_pod_can_write_slices_of_its_own_node_and_driver_only(running: Cluster) -> None:
+    create = partial(refused, running, "POST", SLICES + STRICT)
+    waiting.until(lambda: create(slice_of("other"), "here"), "the policy is in force")
+    assert create(slice_of("here"), ""), "a user without a node"
+    assert create(slice_of("here", "other.example.com"), "here")
+    assert not create(slice_of("here"), "here")
+    running.api.create(SLICES, slice_of("other", name="it-other"))
+    try:
+        path = f"{SLICES}/it-other"
+        assert refused(running, "DELETE", path + "?dryRun=All", None, "here")
+        assert not refused(running, "DELETE", path + "?dryRun=All", None, "other")
+    finally:
+        running.api.delete(f"{SLICES}/it-other")
 
 
 @contextmanager
