@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_resource, unnamed
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.resource import Iommufd, Isolation, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import (
     Discovery,
@@ -39,12 +39,17 @@ RULES: tuple[Rule, ...] = (
     MdevRule("a.b/mdev", (MdevSelector(types=("nvidia-222",)),)),
     MdevRule("a.b/bundle", (MdevSelector(names=("GRID_T4-2Q",)),), Isolation.BUNDLE),
     PciRule("a.b/vgpu", (PciSelector(vgpu_types=("1147",)),)),
+    PciRule("a.b/claimed", (PciSelector(numa_nodes=(0,)),)),
     PciRule("a.b/one", (PciSelector(devices=("1eb8",)),), Isolation.GROUP),
     PciRule("a.b/two", (PciSelector(numa_nodes=(1,)),), Isolation.BUNDLE, Iommufd.AUTO),
     PciRule("a.b/all", (PciSelector(vendors=("10de",)),), Isolation.NONE),
     NodeRule("a.b/kvm", "/dev/kvm", count=2),
 )
+BY_DRA: tuple[Rule, ...] = tuple(
+    replace(rule, via=Via.DRA) for rule in RULES if isinstance(rule, PciRule | MdevRule)
+)
 NAMES = (ResourceName("a.b/one"), ResourceName("a.b/two"), ResourceName("a.b/kvm"), ResourceName("a.b/mdev"))
+CLAIMED = ResourceName("a.b/claimed")
 HELD = (*ADDRESSES, *UUIDS, "1", "2", "kvm-0", "kvm-5")
 
 functions = st.builds(
@@ -73,14 +78,14 @@ mdevs = st.builds(
     numa_node=st.sampled_from([None, 0, 1]),
     vendor=st.sampled_from([None, "10de"]),
 )
-holdings = st.dictionaries(
-    st.sampled_from(HELD),
-    st.builds(Holder, st.just("ns"), st.sampled_from(["x", "y"]), st.sampled_from(NAMES)),
-)
+
+pods = st.builds(Holder, st.just("ns"), st.sampled_from(["x", "y"]), st.sampled_from(NAMES))
+claims = st.builds(Holder, st.just("ns"), st.sampled_from(["x", "y"]), st.just(CLAIMED), claim=st.just(True))
+holdings = st.dictionaries(st.sampled_from(HELD), st.one_of(pods, claims))
 wishes = st.builds(
     partial(Spec),  # of a bare named tuple all fields would be drawn
     st.builds(partial(Discovery), enabled=st.booleans(), naming=st.sampled_from(["id", "name"])),
-    rules=st.lists(st.sampled_from(RULES), unique=True).map(tuple),
+    rules=st.lists(st.sampled_from((*RULES, *BY_DRA)), unique_by=lambda rule: rule.name).map(tuple),
 )
 
 
@@ -196,6 +201,7 @@ steps = st.one_of(
         ),
     ),
     st.tuples(st.just("knowledge"), st.sampled_from(Knowledge)),
+    st.tuples(st.just("in_slices"), st.frozensets(st.sampled_from(HELD), max_size=3)),
     st.tuples(st.just("spec"), wishes),
     st.tuples(st.just("names"), st.sampled_from([{}, {"10de": "NVIDIA Corporation"}])),
 )
@@ -222,7 +228,7 @@ def anew(after: Decision) -> Decision:
 def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
     """What the kubelet and a grant see of the resources."""
     return {
-        name: (found.isolation, found.iommufd, found.cdi, found.devices)
+        name: (found.isolation, found.iommufd, found.cdi, found.via, found.devices)
         for name, found in decision.resources.items()
     }
 
