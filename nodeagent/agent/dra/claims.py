@@ -86,6 +86,7 @@ class Claims:
 
     async def _prepare(self, ref: ClaimRef) -> Claim | str:
         until = anyio.current_time() + self._core.timeouts.claim_prepare
+        before = self._recorded.get(ref.uid)
         with anyio.CancelScope() as scope:
             self._waiting[ref.uid] = scope
             try:
@@ -98,7 +99,7 @@ class Claims:
             if isinstance(claim, Refusal):
                 return f"{claim.text}, {_AGAIN}" if claim.waits else claim.text
             with anyio.CancelScope(shield=True):
-                return await self._keep(claim)
+                return await self._keep(claim, before)
         return "the pod of the claim has ended"
 
     async def _wait_until_usable(self, document: Object, ref: ClaimRef, until: float) -> Claim | Refusal:
@@ -144,13 +145,16 @@ class Claims:
         bound = [each.address for each in found if each is not None and groups.is_vfio_bound(each)]
         await self._core.observer.recheck(parts, bound)
 
-    async def _keep(self, claim: Claim) -> Claim | str:
-        """Save the record and write the files; if that fails, the claim is not prepared."""
+    async def _keep(self, claim: Claim, before: Claim | None) -> Claim | str:
+        """Save the record and write the files; if that fails, the claim is as it was ``before``."""
         try:
             await self._save()
             await threads.call(self._write_files, claim)
         except KernelRefused as error:
-            await self._remove(claim.ref.uid)
+            if before is None:
+                await self._remove(claim.ref.uid)
+            else:
+                self._publish({**self._recorded, claim.ref.uid: before})
             return f"{error.what}; {error.hint}, {_AGAIN}"
         return claim
 

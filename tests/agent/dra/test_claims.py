@@ -248,3 +248,19 @@ async def test_claims_that_no_longer_exist_are_released_some_time_after_the_star
         assert side.users == {hosts.address(1): "claim ns/two"}
         tasks.cancel_scope.cancel()
     assert side.files == {"dra-nodeagent.local-uid-2.json", "uid-2"}
+
+
+async def test_a_prepared_claim_stays_prepared_if_its_files_cannot_be_written_again(
+    host: SimulatedHost,
+) -> None:
+    """The kubelet requests the claims of running pods again after its restart."""
+    metadata = anyio.Path(host.directory, "var/lib/kubelet/plugins", DRIVER, "dra-device-metadata")
+    async with side_of(host) as side:
+        side.allocate(ONE, FIRST)
+        await side.prepare(ONE)
+        await metadata.rename(metadata.with_name("aside"))
+        await metadata.write_text("", encoding="utf-8")
+        names(await side.error(ONE), "metadata.json")
+        assert side.users == {hosts.address(0): "claim ns/one"}
+    async with side_of(host) as side:
+        assert side.users == {hosts.address(0): "claim ns/one"}
