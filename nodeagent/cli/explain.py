@@ -43,6 +43,7 @@ from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 
 _VMI = "vmi"  # in place of a name: explain a VM
+_CLAIM = "claim"  # in place of a name: explain a ResourceClaim
 _GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
 _PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
@@ -84,13 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject",
         metavar="NAME",
-        help="PCI address, UUID, resource, path, pod, rule, or vmi",
+        help="address, UUID, resource, path, pod, rule, vmi, claim",
     )
     parser.add_argument(
         "machine",
         metavar="FILE",
         nargs="?",
-        help="after vmi: a YAML or JSON file, or NAMESPACE/NAME in the cluster",
+        help="after vmi: a YAML or JSON file; after vmi or claim: NAMESPACE/NAME in the cluster",
     )
     parser.add_argument("--cr", metavar="FILE", help="after vmi: a KubeVirt CR or HyperConverged")
     parser.add_argument("--host", metavar="FILE", help=f"use {args.SAVED}")
@@ -103,6 +104,10 @@ def run(options: argparse.Namespace) -> int:
         from nodeagent.cli import explain_vmi  # here: it reads manifests, and may query the API server
 
         return explain_vmi.run(options)
+    if options.subject == _CLAIM:
+        from nodeagent.cli import explain_claim  # here: it queries the API server
+
+        return explain_claim.run(options)
     if options.machine is not None or options.cr is not None:
         raise ConfigError("FILE and --cr are only for VMs", "write: nodeagent explain vmi FILE --cr FILE")
     name = " ".join(options.subject.split())

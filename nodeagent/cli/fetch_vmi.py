@@ -35,7 +35,7 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
 
     :raises NodeagentError: if neither exists, or the API server does not answer.
     """
-    credentials = _choose_credentials(options)
+    credentials = choose_credentials(options)
 
     async def read(session: Session) -> Fetched:
         vm = await _read_vm(session, namespace, name, credentials)
@@ -44,7 +44,8 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
     return cluster.ask(credentials, options.timeouts, read)
 
 
-def _choose_credentials(options: argparse.Namespace) -> Credentials:
+def choose_credentials(options: argparse.Namespace) -> Credentials:
+    """The credentials of the user."""
     settings, _ = daemon_client.read_settings(options)
     named = settings.configuration.kubeconfig
     own = os.environ.get("KUBECONFIG", "")

@@ -19,6 +19,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
+from nodeagent.policy.explain.claims import ClaimExplanation
 from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow
 from nodeagent.policy.explain.groups import GroupExplanation
 from nodeagent.policy.explain.machines import VMExplanation
@@ -39,6 +40,7 @@ KINDS: Mapping[str, type] = {
     "GroupExplanation": GroupExplanation,
     "PodExplanation": PodExplanation,
     "VMExplanation": VMExplanation,
+    "ClaimExplanation": ClaimExplanation,
     "Settings": Settings,
     "ClusterCheck": ClusterCheck,
     "Readiness": Readiness,
