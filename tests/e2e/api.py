@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -23,6 +25,24 @@ class Answer(OSError):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status
+
+
+class Stream:
+    """The events of a watch."""
+
+    def __init__(self, connection: http.client.HTTPSConnection, response: http.client.HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+
+    def events(self) -> Iterator[Any]:
+        """The events as they come, until ``stop``."""
+        with suppress(OSError, http.client.HTTPException):  # stopped in the middle of a chunk
+            for line in self._response:
+                yield json.loads(line)
+
+    def stop(self) -> None:
+        """End the events; another thread may call it."""
+        with suppress(OSError):  # the server has ended them
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class Api:
@@ -71,6 +91,19 @@ class Api:
     def delete(self, path: str, grace: int | None = None) -> None:
         """Delete the object at that path, with its own grace period or with another; 0 is by force."""
         self.ask("DELETE", path, None if grace is None else {"gracePeriodSeconds": grace})
+
+    @contextmanager
+    def watch(self, path: str) -> Iterator[Stream]:
+        """The events of a watch, for another thread that waits for them."""
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=self._context)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise Answer(response.status, response.read().decode())
+            yield Stream(connection, response)
+        finally:
+            connection.close()
 
     def gone(self, path: str) -> bool:
         """True if there is no object at that path."""

@@ -13,7 +13,13 @@ from tests.e2e.api import Answer, Api
 from tests.e2e.certificates import Certificates
 from tests.e2e.processes import Process
 
-GATES = "ResourceHealthStatus=true"  # alpha since 1.31, on by default since 1.36 (KEP-4680)
+GATES = (  # off by default before 1.36
+    "ResourceHealthStatus",  # KEP-4680
+    "DRADeviceTaints",  # KEP-5055
+    "DRAExtendedResource",  # KEP-5004
+    "DRAPartitionableDevices",  # KEP-4815
+)
+_GATES = f"--feature-gates={','.join(f'{gate}=true' for gate in GATES)}"
 
 
 class ControlPlane:
@@ -43,7 +49,7 @@ class ControlPlane:
         client = f"--kubeconfig={self.certificates.kubeconfig('admin', self.url)}"
         for name in ("kube-controller-manager", "kube-scheduler"):
             secure = f"--secure-port={processes.free_port()}"
-            self._start(name, client, secure, "--leader-elect=false", "--bind-address=127.0.0.1")
+            self._start(name, client, secure, _GATES, "--leader-elect=false", "--bind-address=127.0.0.1")
 
     def _start(self, name: str, *argv: str) -> None:
         log = self._base / f"{name}.log"
@@ -81,7 +87,7 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--disable-admission-plugins=ServiceAccount",
-            f"--feature-gates={GATES}",
+            _GATES,
         ]
 
     def _ready(self) -> bool:

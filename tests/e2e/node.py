@@ -15,6 +15,7 @@ from pathlib import Path
 from tests import fetching
 from tests.e2e import processes, waiting
 from tests.e2e.certificates import Certificates
+from tests.e2e.controlplane import GATES
 from tests.e2e.namespace import Namespace
 from tests.e2e.processes import Process
 
@@ -47,7 +48,8 @@ class Kubelet:
             f"--root-dir={ROOT}",
             f"--cert-dir={namespace.base}/kubelet-pki",
             "--v=2",
-            "--vmodule=manager=4",  # says when an Allocate is on its way
+            # It says when an Allocate is on its way, and which calls a DRA driver gets.
+            "--vmodule=manager=4,dra_plugin=4,dra_plugin_manager=4",
         )
         self._process: Process | None = None
         self.started = 0.0
@@ -112,5 +114,5 @@ def _config(base: Path, runtime: Path, health: int) -> dict[str, object]:
         "staticPodPath": str(base / "static"),
         "volumePluginDir": str(base / "volume-plugins"),
         "topologyManagerPolicy": "best-effort",
-        "featureGates": {"ResourceHealthStatus": True},
+        "featureGates": dict.fromkeys(GATES, True),
     }

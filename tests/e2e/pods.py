@@ -13,6 +13,7 @@ from tests.e2e import image, node, waiting
 from tests.e2e.api import Api
 
 PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
 # The environment is read from /proc, for a shell drops names with a hyphen. A trap makes the stop quick.
 _TELL = "tr '\\0' '\\n' </proc/1/environ; ls -d /dev/vfio/* 2>/dev/null; echo ready"
 STAY = "trap 'exit 0' TERM; sleep 100000 & wait"
@@ -104,10 +105,19 @@ class Pods:
     def given(self, name: str, container_name: str = "main", start: int = 0) -> Given:
         """What a container was given at that start of it, counted from 0, once it says so."""
         what = f"{name}/{container_name} runs"
-        text = waiting.until(lambda: self._told(name, container_name, start), what, 30.0)
+        try:
+            text = waiting.until(lambda: self._told(name, container_name, start), what, 30.0)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; events: {self._events(name)}") from error
         lines = text.splitlines()
         nodes = frozenset(line for line in lines if line.startswith("/dev/vfio/"))
         return Given(dict(line.split("=", 1) for line in lines if "=" in line), nodes, text)
+
+    def _events(self, name: str) -> list[str]:
+        """The messages of the pod's Events."""
+        uid = self.get(name)["metadata"]["uid"]
+        found = self._api.get(f"{EVENTS}?fieldSelector=involvedObject.uid%3D{uid}")
+        return [str(event["message"]) for event in found["items"]]
 
     def _told(self, name: str, container_name: str, start: int) -> str | None:
         pod = self.get(name)
