@@ -184,9 +184,7 @@ def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
             "leads to conventional PCI, which has no ACS",
             f"{_ONE_VM}to separate them, move one to a PCI Express slot",
         )
-    to_do = (
-        f"{_ONE_VM}to separate them, move one below another root port, or see if the firmware has ACS"
-    )
+    to_do = f"{_ONE_VM}to separate them, move one below another root port, or enable ACS in the firmware"
     return "has no ACS", to_do
 
 
