@@ -28,8 +28,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from nodeagent.base.errors import AllocationRefused
-from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
-from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, pci_order
+from nodeagent.model.host import HostDevice, PciFunction
+from nodeagent.model.ids import GroupNumber, ResourceName, pci_order
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import units
@@ -77,8 +77,7 @@ def find_places(
         if host_device is None:
             places[device_id] = NOWHERE
             continue
-        function = _function_of(host_device, snapshot.host)
-        root = "" if function is None else function.pcie_root
+        root = host_device.pcie_root if isinstance(host_device, PciFunction) else ""
         place = Place(numa=host_device.numa_node, root=root)
         if device is None or not device.healthy:  # since a moment ago: the kubelet does not know it yet
             places[device_id] = place._replace(use=GroupUse.OTHER_POD)
@@ -89,13 +88,6 @@ def find_places(
             siblings=_siblings(host_device, resource.name, decision),
         )
     return places
-
-
-def _function_of(host_device: HostDevice, host: Host) -> PciFunction | None:
-    """The PCI function of the device; for an mdev the function of its parent, which is at the same place."""
-    if isinstance(host_device, Mdev):
-        return host.functions.get(PciAddress(host_device.parent or ""))
-    return host_device if isinstance(host_device, PciFunction) else None
 
 
 def _group_use(
