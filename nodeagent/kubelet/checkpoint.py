@@ -145,16 +145,13 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequ
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     """Yield the entries of a pod.
 
-    The device ids are grouped by NUMA node ("-1": none); before Kubernetes 1.20 they were in one list.
+    The device ids are grouped by NUMA node ("-1": none).
 
     A numeric id is one of several shares of a device, unless the Allocate response contains the node of the
     IOMMU group with that number: then virt-handler's device plugin has allocated the group.
     """
     answer = parse_allocate_response(pod.get("AllocResp") or "")
-    by_node = pod["DeviceIDs"]
-    if isinstance(by_node, list):
-        by_node = {"-1": by_node}
-    for node, ids in by_node.items():
+    for node, ids in pod["DeviceIDs"].items():
         numa = int(node)
         for device_id in map(str, ids):
             if device_id.isdecimal() and int(device_id) not in answer.groups:
