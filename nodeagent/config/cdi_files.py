@@ -148,7 +148,7 @@ class _Walk:
         device = _table(entry, place)
         name = _text(device, "name", place)
         if _NAME.fullmatch(name) is None:
-            raise Invalid(f'{place}: "{name}" is no name of a device', "")
+            raise Invalid(f'{place}: "{name}" is not a valid device name', "")
         if name in self._names:
             raise Invalid(f'{place}: a second device "{name}"', "")
         self._names.add(name)
@@ -182,14 +182,14 @@ class _Walk:
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Invalid(f"{place} is no table of keys", "")
+        raise Invalid(f"{place} is not a mapping of keys to values", "")
     return value
 
 
 def _list(holder: Mapping[str, Any], key: str, place: str) -> list[Any]:
     value = holder.get(key)
     if not isinstance(value, list | None):
-        raise Invalid(f"{place + '.' if place else ''}{key} is no list", "")
+        raise Invalid(f"{place + '.' if place else ''}{key} is not a list", "")
     return value or []
 
 
@@ -197,7 +197,7 @@ def _text(holder: Mapping[str, Any], key: str, place: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str) or not value:
         raise Invalid(
-            f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'no text'}", ""
+            f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'not a text'}", ""
         )
     return value
 

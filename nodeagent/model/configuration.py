@@ -110,7 +110,7 @@ class KubeVirt(NamedTuple):
         bool,
         Key(
             "create the mdevs that the KubeVirt CR lists, if "
-            "mediatedDevicesConfiguration.enabled is false there"
+            "the CR has mediatedDevicesConfiguration.enabled: false"
         ),
     ] = False
 

@@ -107,7 +107,7 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
     if group is not None and group.no_iommu:
         enable = "enable the IOMMU" if no_iommu is None else no_iommu.hint
         return Missing(
-            "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
+            "VFIO runs without an IOMMU on this host (vfio-noiommu): a guest could write to all memory",
             f"disable enable_unsafe_noiommu_mode of the module vfio; {enable}",
         )
     if group is not None:
