@@ -189,7 +189,7 @@ def _table(value: Any, place: str) -> Mapping[str, Any]:
 def _list(holder: Mapping[str, Any], key: str, place: str) -> list[Any]:
     value = holder.get(key)
     if not isinstance(value, list | None):
-        raise Invalid(f"{place + '.' if place else ''}{key} is not a list", "")
+        raise Invalid(f"{place + '.' if place else ''}{key} is no list", "")
     return value or []
 
 
@@ -197,7 +197,7 @@ def _text(holder: Mapping[str, Any], key: str, place: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str) or not value:
         raise Invalid(
-            f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'not a text'}", ""
+            f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'no text'}", ""
         )
     return value
 
