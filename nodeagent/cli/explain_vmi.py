@@ -90,7 +90,7 @@ def _parse_one(documents: Iterable[Any], place: str) -> VirtualMachine:
     found = [each for each in map(vmi.parse, documents) if each is not None]
     if len(found) != 1:
         raise ConfigError(
-            f"{place}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
+            f"{place}: it contains {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
             "give one object of kind VirtualMachineInstance or VirtualMachine",
         )
     return found[0]
