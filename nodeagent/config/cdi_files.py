@@ -40,8 +40,8 @@ _Named = tuple[str, bool]
 
 
 class Directory:
-    """One pass over a CDI directory, run in a thread; the attributes show a waiting task whether the pass is
-    stuck.
+    """One pass over a CDI directory, run in a thread; from the attributes, the waiting task sees whether it
+    hangs.
 
     ``progress`` is incremented after each file. ``at`` is the path that is being read. ``parsing`` is true
     while the thread parses a file; no system call can block the thread then.

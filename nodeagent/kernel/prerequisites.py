@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains why a host has no active IOMMU or no vfio-pci driver, with the fix for this host.
 
-The scanner stores the result in the Host, so that all outputs agree; ``nodeagent check`` uses parts. The
-IOMMUs of AMD and Arm are active whenever the firmware describes them; for Intel this depends on the kernel
-build (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU in an ACPI table: DMAR (Intel), IVRS
-(AMD), IORT (Arm). Kernel parameters are from Documentation/admin-guide/kernel-parameters.rst, tools from
-the boot loaders' manuals. Only the names of ACPI tables are read.
+The scanner stores the result in the Host, so that all commands show the same text; ``nodeagent check`` also
+uses parts of this module. The IOMMUs of AMD and Arm are active whenever the firmware describes them; for
+Intel this depends on the kernel build (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU in an
+ACPI table: DMAR (Intel), IVRS (AMD), IORT (Arm). Kernel parameters are from
+Documentation/admin-guide/kernel-parameters.rst, tools from the boot loaders' manuals. Only the names of ACPI
+tables are read.
 """
 
 from __future__ import annotations

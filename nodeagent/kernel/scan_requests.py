@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan requests: the parts of the host to scan again, and the results of PCI error recoveries.
 
-This cell connects the sources of events and the scanner, which do not know each other. A request names the
-part of the host to scan, and contains no state of that part. Results of PCI error recovery are an exception,
-because sysfs does not show them: a result is kept here until the device is removed, bound again, or proves to
-work. The contents of CDI files, which another component reads, are also kept here. All methods must be called
-on the event loop.
+This cell connects the sources of events with the scanner, so that neither imports the other. A request names
+the part of the host to scan, and contains no state of that part. Results of PCI error recovery are an
+exception, because sysfs does not show them: a result is kept here until the device is removed, bound again,
+or proves to work. The contents of CDI files, which another component reads, are also kept here. All methods
+must be called on the event loop.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ The file is not an API (pkg/kubelet/cm/devicemanager/checkpoint), so unexpected 
 kubelet writes it after the last Allocate of a container and after each ListAndWatch message, but not when a
 pod ends, so it may list pods that have ended. Each write replaces the whole file from the kubelet's memory.
 
-The file also contains the response to each Allocate, because one id may represent several devices: a bundle
-or an IOMMU group. The variables for virt-launcher name each function and mdev (``PCI_RESOURCE_*``,
-``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the device nodes name the groups; this holds
-for every device plugin.
+The file also contains the response to each Allocate, which shows all devices of an id: one id may represent
+several devices (a bundle or an IOMMU group). The variables for virt-launcher name each function and mdev
+(``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the device nodes name the
+groups; this holds for every device plugin.
 """
 
 from __future__ import annotations

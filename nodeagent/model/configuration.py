@@ -35,7 +35,7 @@ class Alias(NamedTuple):
 
 
 class Mdevs(NamedTuple):
-    """The section ``mdevs``; the last three fields are further sources of vGPU types ("" and False: none)."""
+    """The section ``mdevs`` of the settings; the last three fields name further sources of vGPU types."""
 
     manage: Annotated[bool, Key("create and remove mdevs and vGPUs")] = False
     types: Annotated[

@@ -38,7 +38,7 @@ class Failure:
 
 
 class Retries:
-    """Holds the failures by attempt (see ``model.change``)."""
+    """Holds the failed changes by attempt (see ``model.change``)."""
 
     name = "retries"
 

@@ -100,8 +100,8 @@ def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
 def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeEvent], ChangesStatus]:
     """The Events for mdevs that nodeagent created or removed, and the ChangesStatus for the next comparison.
 
-    The returned ChangesStatus stays ``before`` while a change is in progress, and until the cards show the
-    counted mdevs, so that all mdevs of a card are one Event.
+    While a change is in progress, and until the cards show all mdevs, the returned ChangesStatus is
+    ``before``, so that all mdevs of a card cause one Event.
     """
     if now.in_progress:
         return [], before

@@ -191,9 +191,7 @@ def _read_ids(at: Directory) -> tuple[str | None, ...]:
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
-    """Return True if a VFIO driver is bound: each creates vfio-dev (since 6.1); 6.1 keeps it after an
-    unbind.
-    """
+    """Return True if a VFIO driver is bound: it creates vfio-dev, which Linux 6.1 keeps after an unbind."""
     return driver == "vfio-pci" or (driver is not None and has_vfio_dev)
 
 
