@@ -130,7 +130,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     path, inside = written["path"], written.get("mountPath", "/")
     if is_pattern(path) and not inside.endswith("/") and not leads:
         raise Invalid(
-            f"all matches of {path} would be {inside} in a container",
+            f"all device nodes that match {path} would be {inside} in a container",
             f"end mountPath with a slash: {inside}/",
         )
     if "limit" in written and not may_limit:

@@ -115,7 +115,7 @@ class _Claims:
             self._variables.setdefault(naming.env_key(kind, name), name)
 
     def claim(self, entry: Permitted) -> Problem | None:
-        """Record the parts of an entry; a Problem if an earlier entry uses one of them differently."""
+        """Record the name, selectors and variable of an entry; a Problem if an earlier entry conflicts."""
         name, kind, selectors, place = entry.resource, entry.kind, _selectors(entry), entry.place
         if not self._foreign.isdisjoint((name, *selectors)):
             part = name if name in self._foreign else entry.selector

@@ -74,7 +74,7 @@ class NodeEvent(NamedTuple):
         return f"{self.text}; {self.hint}" if self.hint else self.text
 
     def has_cause_of(self, other: NodeEvent | None) -> bool:
-        """True if both Events differ at most in the hint: another hint is no reason for another Event."""
+        """True if both Events are equal except for the hint: a changed hint alone causes no new Event."""
         return other is not None and self._replace(hint="") == other._replace(hint="")
 
 

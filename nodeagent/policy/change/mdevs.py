@@ -469,7 +469,7 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
     """The types in the Node's list that no card of this host supports, if cards support other types in the
     list.
 
-    This is no problem, because one list can be for cards of several families.
+    Such types are not reported as a problem, because one list may be for several models of cards.
     """
     mdev_types = _mdev_types(found)
     missing = [each for each in listed if not desired_types.match_by_id([each], mdev_types)]
