@@ -132,7 +132,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _histogram(
         "nodeagent_allocate_duration_seconds",
-        "Duration of Allocate requests, including the wait for the release by another pod.",
+        "Duration of Allocate requests, including the wait until a former pod has closed the device.",
         lambda status: status.allocating,
     ),
     Metric(

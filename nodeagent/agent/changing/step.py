@@ -69,7 +69,7 @@ class CardWork:
 class ChangeRunner:
     """Makes changes. Holds the writes in progress, and the ids that are withdrawn from allocation meanwhile.
 
-    The only writer of the Snapshot's ``open``.
+    No other component writes ``open`` of the Snapshot.
     """
 
     def __init__(self, core: Core) -> None:

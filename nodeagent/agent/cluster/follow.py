@@ -72,7 +72,7 @@ class Connection(NamedTuple):
 
 
 class ClusterFollower:
-    """The only writer of ``core.cluster`` while it runs, and of the saved state."""
+    """No other component writes ``core.cluster`` while this one runs, or the saved state."""
 
     name = "cluster"
 

@@ -36,7 +36,7 @@ def assemble(
     """Return the Host made of ``found``, the values by table and key; a value of None means that the object
     no longer exists.
 
-    ``frame`` is a Host with the facts that are no devices; ``whole``: everything was read.
+    ``frame`` is a Host with all facts besides devices; ``whole``: everything was read.
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)

@@ -121,7 +121,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
 
     The driver is read before the open count: a count read before a new driver was bound would be taken for
     the lowest count under that driver, so that the device would appear open for ever. If the driver is read
-    first, the count may at worst be stored for a binding that has already ended.
+    first, the count may be stored for a driver that is no longer bound, which does no harm.
     """
     driver = _intern(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")

@@ -63,9 +63,9 @@ _LOAD_DRIVER = (
     "or change mdevs.types, or leave it if it is for other nodes"
 )
 _DEAL = (
-    "leave it if this node has fewer cards than types: a card keeps its type while that is desired; to have "
-    "all types assigned again, drain this node and set an empty list for it alone (mdevs.nodes) until "
-    "nodeagent plan shows no vGPUs on it, then this list"
+    "no action is needed if this node has fewer cards than types, because a card keeps its type; to assign "
+    "all types again, drain this node and set an empty list for this node (mdevs.nodes); when "
+    "nodeagent plan shows no vGPUs, remove that empty list"
 )
 
 

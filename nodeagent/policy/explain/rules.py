@@ -168,7 +168,7 @@ def _unused_selectors(
 
 
 def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
-    """Return which rule already has the devices that the selector matches, or else the nearest device."""
+    """Return which earlier rule matches the devices of the selector, or else the most similar device."""
     names, devices = decision.snapshot.names, _devices_for(rule, decision)
     owners: dict[str, list[str]] = {}
     for each in devices:

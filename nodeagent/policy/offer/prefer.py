@@ -8,7 +8,8 @@ are ranked in this order:
 1. No other pod uses a device of the group.
 2. The group has exactly as many devices as are still missing.
 3. The group has more Healthy devices of other resources: the pod may request one of those next, and the
-   kubelet requests one resource after the other. Of each resource at most the requested number counts.
+   kubelet requests one resource after the other. Of each other resource, at most as many devices count as are
+   still missing.
 4. The group is the smallest one with enough devices, or else the largest one.
 5. No pod released the group a moment ago: the kubelet may still list its other devices as Unhealthy, and a
    container of the former pod may have it open.
