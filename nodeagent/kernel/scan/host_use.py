@@ -10,10 +10,11 @@ The kernel console uses the first framebuffer and the serial ports that the comm
 console uses a framebuffer, no process has the framebuffer open; the same is true for a serial port without a
 login. The sysfs path of a framebuffer or a serial port contains the PCI function.
 
-A host driver releases its function only when the character devices below the function are closed (a
-display, a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. These
-devices are the directories below the function with a file ``dev``; NVIDIA's driver creates its own nodes,
-and lists their numbers in /proc. The processes that have them open are searched on demand only.
+A host driver releases its function only when the character devices below the function are closed (a display,
+a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. Each character
+device is a directory below the function with a file ``dev``; NVIDIA's driver creates device nodes without
+such directories, and lists their numbers in /proc. The processes that have them open are searched on demand
+only.
 
 The same evidence is used for USB devices, from the entries below one device: QEMU detaches a device from
 its drivers immediately, so that a mounted file system is lost and a keyboard no longer works.

@@ -15,7 +15,7 @@ are ranked in this order:
    container of the former pod may have it open.
 6. The group is on the NUMA node, and then on the PCIe root port, of the devices chosen so far, or on one with
    enough devices.
-7. The group has the lowest address: the kubelet's list has a random order.
+7. The group has the lowest address, because the kubelet's list has a random order.
 
 ``agent.allocate`` calls this module for the kubelet, ``explain.machines`` to show the devices that a VM would
 get.
