@@ -10,8 +10,8 @@ marking of the ids as allocated happen without an await in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -39,16 +39,8 @@ if TYPE_CHECKING:  # few nodes load it
     from nodeagent.agent.usb import UsbNodes
 
 
-class Host(Protocol):
-    """Reads devices of the host again, so that the Snapshot shows their present state."""
-
-    async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
-        """Read these devices and their groups again, and one word of the configuration space of
-        ``functions``.
-
-        :raises KernelRefused: if changed devices could not be read.
-        """
-        ...
+Recheck = Callable[[Sequence[str], Sequence[PciAddress]], Awaitable[None]]
+"""``Observer.recheck``: reads devices and their groups again, and a configuration word of the functions."""
 
 
 class _Opened(NamedTuple):
@@ -64,7 +56,7 @@ class Allocator:
     def __init__(
         self,
         root: Root,
-        host: Host,
+        recheck: Recheck,
         offering: Offering,
         usage: Usage,
         reservations: ReservationBook,
@@ -75,7 +67,7 @@ class Allocator:
         """``usb`` is None until the code for USB devices is loaded."""
         self.tally = AllocateTally()
         self._root = root
-        self._host = host
+        self._recheck = recheck
         self._offering = offering
         self._usage = usage
         self._reservations = reservations
@@ -135,7 +127,7 @@ class Allocator:
         known: frozenset[str] | None = None
         sources = allocating.find_sources(request)
         while known is None or not known.issuperset(sources):
-            await self._host.recheck(sources, functions)
+            await self._recheck(sources, functions)
             known, functions = frozenset(sources), ()
             request = self._renew(request)
             sources = allocating.find_sources(request)
@@ -153,7 +145,7 @@ class Allocator:
         released, name = self._usage.released, request.resource.name
         suspected = released.find_recent(anyio.current_time())
         allocating.check_unused(request, admission.owned, admission.pods)
-        while (opened := await self._find_open(request, admission, suspected)) is not None:
+        while (opened := await self._find_open(request, suspected)) is not None:
             now = anyio.current_time()
             if now >= deadline:
                 released.restart(opened.device_id, now)
@@ -169,9 +161,7 @@ class Allocator:
             allocating.check_unused(request, admission.owned, admission.pods)
         return self._renew(request)
 
-    async def _find_open(
-        self, request: Request, admission: Admission, suspected: frozenset[str]
-    ) -> _Opened | None:
+    async def _find_open(self, request: Request, suspected: frozenset[str]) -> _Opened | None:
         """Find an open device among the requested ones and the other devices of their groups; None if none is
         open.
 
@@ -180,7 +170,7 @@ class Allocator:
         nodes of IOMMU groups have no open count. For ids without an open count that were released a moment
         ago (``suspected``), the open files of all processes are scanned.
         """
-        members = allocating.find_closed(request, admission.pods or {})
+        members = allocating.find_closed(request)
         now = anyio.current_time()
         for each in members:
             if not isinstance(each, PciFunction):

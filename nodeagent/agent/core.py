@@ -166,7 +166,7 @@ def build_kubelet_side(core: Core) -> KubeletSide:
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
     allocator = Allocator(
         root,
-        core.observer,
+        core.observer.recheck,
         core.offering,
         core.usage,
         core.reservations,

@@ -34,17 +34,14 @@ class Releases:
 
     def __init__(self, settings: Latest[Settings]) -> None:
         self.awaited: Latest[frozenset[str]] = Latest(frozenset())
-        self.began: Latest[None] = Latest(None)  # touched when another component starts to wait
         self._settings = settings
         self._by: dict[str, frozenset[str]] = {}
         self._readers: tuple[DeviceReader, ...] = ()
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
         """Set the device ids whose release the component ``by`` awaits; these replace its earlier ids."""
-        before, self._by[by] = self._by.get(by), ids
+        self._by[by] = ids
         self.awaited.set(frozenset().union(*self._by.values()))
-        if ids and not before:
-            self.began.touch()
 
     def add_reader(self, reader: DeviceReader) -> None:
         """Add a reader, which is called at each poll."""

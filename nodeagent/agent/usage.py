@@ -308,13 +308,10 @@ class Usage:
                 self.request_soon()
 
     async def first(self) -> None:
-        """Query the kubelet until it answers, with a limit, before the first device list if possible."""
+        """Query the kubelet with a limit, before the first device list if possible."""
         self._first_list = anyio.current_time() + self._timeouts.pod_resources_at_start
         with anyio.CancelScope(deadline=self._first_list):
             await self.request()
-            while self._failures.get() and self._kubelet.is_present():
-                await anyio.sleep(self._timeouts.pod_resources_spacing)
-                await self.request()
 
     async def ready(self) -> None:
         """Wait a limited time for the present kubelet's first answer: any device may be in use before."""
@@ -325,8 +322,8 @@ class Usage:
     async def run(self) -> None:
         """Query the kubelet at each wake and whenever a query is due, for ever."""
         async with anyio.create_task_group() as group:
-            began, pending = self._releases.began, self._reservations.began
-            group.start_soon(began.follow, lambda _: self.request_soon(), began.version, name="releases")
+            awaited, pending = self._releases.awaited, self._reservations.began
+            group.start_soon(awaited.follow, lambda _: self.request_soon(), awaited.version, name="releases")
             group.start_soon(pending.follow, lambda _: self._wakes.touch(), name="pending")
             group.start_soon(self._failures.follow, lambda _: self._wakes.touch(), name="silence")
             while True:

@@ -3,7 +3,7 @@
 
 Each value has a version. If ``set`` is called with an equal value, no reader is woken. Each reader keeps the
 last version that it has read, so a slow reader skips values but always gets the newest one, without a lock or
-queue. ``set`` is called on the event loop only; a thread first passes its value to the loop.
+queue. ``set`` is called on the event loop only; a thread must first pass its value to the event loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes log lines to journald with fields, or to stderr as text or JSON lines.
 
-``auto`` chooses journald if stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), text on a
-terminal, and otherwise JSON, which log collectors of containers parse. Under systemd, a line that journald
-does not accept goes to stderr with its ``<N>`` priority prefix (sd-daemon(3)). Lines of libraries are
-written the same way, from level warning.
+``auto`` chooses journald if stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), text on a terminal,
+and otherwise JSON, which log collectors of containers parse. Under systemd, a line that journald does not
+accept goes to stderr with its ``<N>`` priority prefix (sd-daemon(3)). Lines of libraries are written in the
+same way, but only from level warning.
 
 The daemon's lines pass through a queue to a writer thread, so that a slow or dead log reader blocks
 nothing. Lines that do not fit into the queue are lost and counted. A filter suppresses lines that repeat
@@ -89,10 +89,10 @@ def setup(
 ) -> None:
     """Configure all logging of this process; may be called again with other settings.
 
-    ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``repeated_log_lines``: seconds for which repeated lines are suppressed; ``path`` is journald's
-    socket; ``clock`` returns seconds; ``lines`` is the queue to use, None to write immediately. Libraries
-    log from level warning, whatever the level.
+    ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is stderr;
+    ``repeated_log_lines``: seconds for which repeated lines are suppressed; ``path`` is journald's socket;
+    ``clock`` returns seconds; ``lines`` is the queue to use, None to write immediately. Libraries always log
+    from level warning, independent of ``level``.
     """
     # a line that a handler cannot write is lost, since there is no other place for the error
     logging.raiseExceptions = False

@@ -109,7 +109,8 @@ class Supervisor:
     async def keep(self, name: str, run: Callable[[], Awaitable[None]], *, may_end: bool = True) -> None:
         """Call ``run`` until it returns; after each failure, call it again after a longer pause.
 
-        Unless ``run`` ``may_end``, a return counts as a failure: a library has cancelled one of its tasks.
+        Unless ``may_end`` is set, a return of ``run`` counts as a failure: a library has cancelled one of its
+        tasks.
 
         :raises FatalError: if ``run`` raises it, or fails because an upgrade has removed the code.
         """
@@ -152,7 +153,7 @@ class Supervisor:
 
 
 async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
-    """Call ``run`` and detect stray cancellation: if a library cancels this task, the daemon would exit
+    """Call ``run``, and raise an error if a library cancels this task, as the daemon would else exit
     silently.
 
     :raises InternalError: after a cancellation that no enclosing scope has requested.

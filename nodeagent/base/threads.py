@@ -73,9 +73,7 @@ async def result(future: asyncio.Future[T]) -> T:
 
 
 class OneByOne:
-    """Runs calls that may never end one after the other: a call waits for an earlier one that was
-    abandoned.
-    """
+    """Runs calls that may hang one after the other: a call waits for the end of an earlier abandoned call."""
 
     def __init__(self) -> None:
         self._last: asyncio.Future[Any] | None = None

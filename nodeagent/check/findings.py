@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
     @property
     def host(self) -> Host:
-        """The hardware of the node."""
+        """The Host of the node."""
         return self.snapshot.host
 
     @property

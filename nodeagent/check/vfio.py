@@ -29,7 +29,7 @@ _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
 _ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods that use the group do not matter
-_ONE_VM = "one VM can use them, if the host uses none; "
+_ONE_VM = "one virtual machine can use them, if the host uses none; "
 
 
 def check_vfio_pci(node: Node) -> Finding:
@@ -184,9 +184,7 @@ def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
             "leads to conventional PCI, which has no ACS",
             f"{_ONE_VM}to separate them, move one to a PCI Express slot",
         )
-    to_do = (
-        f"{_ONE_VM}to separate them, move one below another root port, or see if the firmware's setup has ACS"
-    )
+    to_do = f"{_ONE_VM}to separate them, move one below another root port, or enable ACS in the firmware"
     return "has no ACS", to_do
 
 

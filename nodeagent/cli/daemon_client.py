@@ -98,7 +98,7 @@ def _describe_not_permitted(path: str) -> str:
 
 
 def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
-    """Return the daemon's Basis, or None if no daemon answers, and a line to print first, or ""."""
+    """Return the daemon's Basis (None if no daemon answers), and a message to print first or ""."""
     path = socket_path(options)
     try:
         document = sockets.ask(path, "/snapshot", options.timeouts.local_socket_answer)

@@ -191,7 +191,7 @@ def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
 
 
 def _explain_path(subject: _Subject) -> Explanation:
-    """Explain a path: of a group, of a VFIO device, or of the first resource with this node."""
+    """Explain a path below /dev: of a group, of a VFIO device, or of a device node of a resource."""
     path, host = subject.name, subject.decision.snapshot.host
     if named := _GROUP.fullmatch(path):
         return _explain_group(int(named[1]), subject)

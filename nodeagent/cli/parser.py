@@ -168,9 +168,7 @@ def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
         description="Manages the devices of this node that are assigned to VMs.",
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
-    top.add_argument(
-        "--root", default="/", metavar="DIR", help="use the host below DIR; before or after COMMAND"
-    )
+    top.add_argument("--root", default="/", metavar="DIR", help="use DIR as the root directory of the host")
     known = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         added = known.add_parser(command.name, help=command.summary)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads fields of untrusted Kubernetes objects: strict about types, lenient about unknown keys.
 
-The author of such an object may not be the operator of this node. Therefore a text is accepted only if it is
-printable and not too long for a name; messages quote it shortened and escaped. An invalid field is noted and
-ignored, and the other fields are read; no input raises an exception. Lists and entries of the wrong type are
-noted separately, because the content of such a list is unknown.
+The author of a Kubernetes object may be another user than the operator of this node. Therefore a text is
+accepted only if it is printable and not too long for a name; messages quote it shortened and escaped. An
+invalid field is noted and ignored, and the other fields are read; no input raises an exception. Lists and
+entries of the wrong type are noted separately, because the content of such a list is unknown.
 """
 
 from __future__ import annotations

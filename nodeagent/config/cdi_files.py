@@ -40,8 +40,8 @@ _Named = tuple[str, bool]
 
 
 class Directory:
-    """One pass over a CDI directory, run in a thread; the attributes show a waiting task whether the pass is
-    stuck.
+    """One pass over a CDI directory, run in a thread; from the attributes, the waiting task sees whether it
+    hangs.
 
     ``progress`` is incremented after each file. ``at`` is the path that is being read. ``parsing`` is true
     while the thread parses a file; no system call can block the thread then.
@@ -148,7 +148,7 @@ class _Walk:
         device = _table(entry, place)
         name = _text(device, "name", place)
         if _NAME.fullmatch(name) is None:
-            raise Invalid(f'{place}: "{name}" is no name of a device', "")
+            raise Invalid(f'{place}: "{name}" is not a valid device name', "")
         if name in self._names:
             raise Invalid(f'{place}: a second device "{name}"', "")
         self._names.add(name)
@@ -182,7 +182,7 @@ class _Walk:
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Invalid(f"{place} is no table of keys", "")
+        raise Invalid(f"{place} is not a mapping of keys to values", "")
     return value
 
 

@@ -145,8 +145,8 @@ class Field(NamedTuple):
 class Record(NamedTuple):
     """The type of a table with fixed keys, and the function that converts it into a record.
 
-    ``make`` is called with the keys that are present; if ``placed``, also with ``place``, the file and
-    line. ``short``: a single word is accepted as the value of the first key.
+    ``make`` is called with the values of the keys that are present, and if ``placed`` is True, with ``place``
+    (file and line). ``short``: a single word is accepted as the value of the first key.
 
     :raises Invalid: by ``check``, which is called with the written keys, if they contradict each other.
     """

@@ -137,7 +137,7 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
         return None
     given = {key: value for key, value in given.items() if value}
     if given.pop(_VHOST, None):
-        notes.append(f"{place}: {_VHOST} has no counterpart and is left out: it selects nothing")
+        notes.append(f"{place}: {_VHOST} has no counterpart and is left out: it selects no device")
     lost = [key for key in given if key not in _KEYS]
     if "pfNames" in given and "rootDevices" in given:
         lost += _merge_pfs(given, place, notes)
@@ -236,7 +236,7 @@ def _describe_usb_differences(count: Any, entries: int, place: str) -> Iterator[
     if isinstance(count, int) and count > 1:
         yield f"{place}: count {count} has no counterpart: only one container can use a USB device at a time"
     if entries > 1:
-        yield f"{place}: one device, listed if all {entries} are there; without bundle each is listed alone"
+        yield f"{place}: these {entries} become one device; without bundle each USB device is listed alone"
 
 
 def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
@@ -245,7 +245,7 @@ def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
         notes.append(f"{place}: an entry of paths has no path; its group is left out")
         return None
     if given.get("type") == _MOUNT or not path.startswith("/dev/"):
-        notes.append(f"{place}: {path} is no device node below /dev; its group is left out")
+        notes.append(f"{place}: {path} is not a device node below /dev; its group is left out")
         return None
     keys = ("path", "mountPath", "permissions", "optional", "limit")
     entry = {key: given[key] for key in keys if given.get(key) not in (None, "", False)}

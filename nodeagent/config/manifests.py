@@ -19,7 +19,7 @@ from nodeagent.base.errors import ConfigError
 MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # line width: a longer text continues on the next line
 _MAKE = "create the file with kubectl get -o yaml"
-_HINT = "give a file of kubectl get -o yaml, or -o json"
+_HINT = "name a file that kubectl get -o yaml (or -o json) has printed"
 
 
 class _Loader(yaml.SafeLoader):
@@ -73,7 +73,7 @@ def _content(path: str) -> bytes:
         raise ConfigError(f"{path}: {hints.strerror(error)}", hints.for_errno(error, "read", more)) from error
     if len(content) > MAX_BYTES:
         what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
-        raise ConfigError(what, "give a file with the required object only")
+        raise ConfigError(what, "name a file that contains only the required object")
     return content
 
 

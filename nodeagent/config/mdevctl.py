@@ -32,7 +32,7 @@ def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
             path = f"{directory}/{parent}/{name}"
             uuid = mdev_uuid(name)
             if uuid is None:
-                warnings.append(f"{path} is not used: its name is no UUID; name it as mdevctl does")
+                warnings.append(f"{path} is not used: its name is not a UUID; name it as mdevctl does")
                 continue
             uuids.add(uuid)
             try:
@@ -99,7 +99,10 @@ def _text(path: str) -> str:
     try:
         return files.read_regular(path, _LARGEST).decode()
     except (IsADirectoryError, files.NotRegular) as error:
-        raise Invalid("it is not a regular file", "keep one file for each device there") from error
+        raise Invalid(
+            "it is not a regular file",
+            "mdevctl keeps one file per device: remove everything else from this directory",
+        ) from error
     except OSError as error:
         raise Invalid(
             f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")

@@ -120,7 +120,7 @@ def _check_node(written: Mapping[str, Any]) -> None:
     if per_path and not is_pattern(paths[0]["path"]):
         raise Invalid(
             f"perPath needs a pattern as the first path; {paths[0]['path']} is no pattern",
-            "write the pattern first; each of its matches is one device",
+            "write the pattern first; each device node that matches it is one device",
         )
     for number, each in enumerate(paths):
         _check_path(each, leads=per_path and number == 0, may_limit=per_path and number > 0)
@@ -130,7 +130,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     path, inside = written["path"], written.get("mountPath", "/")
     if is_pattern(path) and not inside.endswith("/") and not leads:
         raise Invalid(
-            f"all matches of {path} would be {inside} in a container",
+            f"all device nodes that match {path} would be {inside} in a container",
             f"end mountPath with a slash: {inside}/",
         )
     if "limit" in written and not may_limit:

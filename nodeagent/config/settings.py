@@ -83,11 +83,15 @@ class Timing(NamedTuple):
         Key("no effect; accepted because older configurations have it", bounds=(0.0, 60.0), obsolete=True),
     ] = 1.0
     resync: Annotated[
-        float, Key("interval of full rescans, besides those after events", bounds=(1.0, 3600.0))
+        float,
+        Key("interval of full scans of the host, in addition to scans after events", bounds=(1.0, 3600.0)),
     ] = 60.0
     holders: Annotated[
         float,
-        Key("interval of checks for released devices while a change waits for one", bounds=(0.1, 600.0)),
+        Key(
+            "interval of checks for released devices, while a change waits for the release of a device",
+            bounds=(0.1, 600.0),
+        ),
     ] = 2.0
 
 

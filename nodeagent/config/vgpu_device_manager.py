@@ -106,7 +106,7 @@ def _types(entry: Entry) -> tuple[WantedType, ...]:
 def _number(entry: Entry, least: int) -> int:
     if isinstance(entry, Scalar) and re.fullmatch(r"[0-9]{1,4}", entry.text) and int(entry.text) >= least:
         return int(entry.text)
-    raise _error(entry, f"{described(entry)} is no number from {least}", "write decimal digits")
+    raise _error(entry, f"{described(entry)} is not a number from {least} on", "write decimal digits")
 
 
 def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]:

@@ -216,7 +216,7 @@ def _of_no_group(word: Word) -> Word:
         path = word.read(scalar)
         if nodes.of_groups(scalar.text):
             what = f'"{scalar.text}" names nodes of IOMMU groups, which only one container can use'
-            raise Invalid(what, "offer their devices by a rule with pci or mdev")
+            raise Invalid(what, "advertise the devices of the groups by a rule with pci or mdev")
         return path
 
     return word._replace(read=read)
@@ -295,7 +295,7 @@ def _filled(scalar: Scalar) -> str:
     if not scalar.text.strip():
         raise Invalid("an empty text", "write the text, or leave the entry out")
     odd = next(character for character in scalar.text if not character.isprintable())
-    hint = "type it again: copied text may have another character in place of a blank"
+    hint = "type the text again: a copied text may contain a special character instead of a blank"
     raise Invalid(f"{scalar.text!a} holds {_called(odd)}", hint)
 
 
@@ -338,7 +338,7 @@ WORDS: Mapping[str, Word] = {
         "path below /dev",
         rf"{_NODE}|/dev/(?:{_FOLDER})*",
         "is no path below /dev",
-        "write such as /dev/video0, or a directory with a slash at its end: /dev/cameras/",
+        "write a path such as /dev/video0, or a directory that ends with a slash: /dev/cameras/",
     ),
     "permissions": matching(
         "permissions",

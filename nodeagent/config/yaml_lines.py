@@ -31,7 +31,7 @@ MAX_ENTRIES = 50_000
 MAX_DEPTH = 32
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _PLAIN_TAGS = frozenset({f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")})
-_SYNTAX_HINT = "indent with blanks, quote texts that hold ': ' or ' #', and close brackets"
+_SYNTAX_HINT = "indent with blanks, quote texts that contain ': ' or ' #', and close brackets"
 
 
 class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
@@ -117,7 +117,7 @@ def _no_link(path: str) -> None:
     except OSError:
         return
     what = f"{path}: the symbolic link leads to {target}, which does not exist"
-    raise ConfigError(what, "put the file there, or remove the link")
+    raise ConfigError(what, "create the target of the link, or remove the link")
 
 
 def _text(content: bytes, path: str) -> str:
@@ -138,7 +138,7 @@ def _indented(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigError 
         return None
     return ConfigError(
         f"{path}:{first[0]}: is indented, but a line below it is not",
-        "begin all keys of one level in the same column",
+        "write all keys of one level in the same column",
     )
 
 
@@ -196,7 +196,9 @@ class _Walk:
             first = members.setdefault(member.key, member)
             if first is not member:
                 what = f'{member.place}: the key "{member.key}" is written twice'
-                raise ConfigError(what, f"keep this or the one at {first.place.rpartition('/')[2]}")
+                raise ConfigError(
+                    what, f"keep only one: this line, or the line at {first.place.rpartition('/')[2]}"
+                )
         return Table(tuple(members.values()), place)
 
     def _member(self, key_node: yaml.Node, value_node: yaml.Node, depth: int) -> Member:

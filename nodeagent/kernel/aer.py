@@ -2,9 +2,9 @@
 """Reads PCI error counts (Advanced Error Reporting) and other hints for one function, and its binding.
 
 These values are read only for ``explain`` and for a warning at start, and always with a timeout, because a
-device may not respond. The counters exist if the kernel itself handles AER and the device has the capability;
-kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. sysfs does not show the state of a
-recovery; ``agent.recoveries`` saves it with the binding. May block: call it in a thread.
+device may not respond. The counters exist if the kernel itself handles AER and the device has the AER
+capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. sysfs does not show
+the state of a recovery, so ``agent.recoveries`` saves it with the binding. May block: call it in a thread.
 """
 
 from __future__ import annotations

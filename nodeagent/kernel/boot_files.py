@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the files that bind functions to VFIO drivers at boot, before other drivers can bind them.
 
-The modprobe.d file sets ``driver_override`` of each address when vfio-pci is loaded, if the same device is
-still there: addresses change when a card is added. ``options vfio-pci ids=`` would bind all devices with an
-id. The initramfs loads vfio-pci before udev loads other modules: dracut with ``force_drivers``
-(rd.driver.pre, before its udev), initramfs-tools with a script that sorts before that of udev (dracut 059,
-initramfs-tools 0.142). The udev rule is for functions that are plugged in or rescanned later. nodeagent
-stores the list of these functions only in the modprobe.d file. Each file has a checksum: an edited file is
-neither replaced nor removed.
+When vfio-pci is loaded, the modprobe.d file sets ``driver_override`` of each address, if the same device is
+still at this address: addresses may change when a card is added. The file does not use ``options vfio-pci
+ids=``, which would bind all devices with these ids. The initramfs loads vfio-pci before udev loads other
+modules: dracut with ``force_drivers`` (rd.driver.pre, before its udev), initramfs-tools with a script that
+sorts before that of udev (dracut 059, initramfs-tools 0.142). The udev rule is for functions that are plugged
+in or rescanned later. nodeagent stores the list of these functions only in the modprobe.d file. Each file has
+a checksum: an edited file is neither replaced nor removed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the processes that have mdevs, functions and other devices open, by scanning /proc.
 
-Open files below a ``/dev`` are compared by device number, since a container may have a node under another
-path. The scan never opens a device: an open group node alone makes a starting VM fail with EBUSY. Closing a
-device sends no event, so a result is valid only for a moment; a process that is ending lists no open files
-while the kernel still closes its devices. Before a change of the host (``find_in_use``), a device in an
-unknown state counts as open. This module has no information about pods. May block: call it in a thread.
+Open files below a ``/dev`` are compared by device number, since a container may have a device node under
+another path. The scan never opens a device: an open group node alone makes a starting VM fail with EBUSY.
+Closing a device sends no event, so a result is valid only for a moment; a process that is ending lists no
+open files while the kernel still closes its devices. Before a change of the host (``find_in_use``), a device
+in an unknown state counts as open. This module has no information about pods. May block: call it in a thread.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...] | None
 
     A function without a driver is open only while its IOMMU group has a device node: an unbind waits for the
     process, whose own device node may already be removed (``vfio_unregister_group_dev`` since Linux 6.6). A
-    VF on a host driver may be in use in ways that are not visible here: as a network interface or a disk.
+    VF on a host driver may be in use as a network interface or a disk, which this module does not detect.
 
     VFs on NVIDIA's host driver are for vGPUs only, so such a VF without a vGPU type and mdev is not in use. A
-    VF with a vendor's vGPU type is opened through the device node of its IOMMU group. Although a VF with a
-    vGPU type has a VFIO device, it is bound to a host driver, with which the file ``enable`` (usually 1) does
-    not show whether the VF is open.
+    VF with a vendor's vGPU type is opened through the device node of its IOMMU group. A VF with a vGPU type
+    has a VFIO device, but is bound to a host driver: then the file ``enable`` (usually 1) does not show
+    whether the VF is open.
     """
     function, device = pci.function(root, address), f"{pci.DEVICES}/{address}"
     if function is None:

@@ -2,10 +2,9 @@
 """Looks up names in the PCI ID database (pci.ids) for the few ids of a host.
 
 The name of an id comes from the first of three files that contains it: the file that the operator configured,
-the bundled copy (the same on all nodes of a cluster), then the file of the host. A device line belongs to the
-vendor line above it: the same number below another vendor is another device. Files are searched, not parsed:
-only the requested lines are decoded. A broken file yields no names instead of an error. Format: the comment
-at the beginning of pci.ids.
+the bundled copy (the same on all nodes of a cluster), then the file of the host. In the file, the lines of
+devices follow the line of their vendor. Files are searched, not parsed: only the requested lines are decoded.
+A broken file yields no names instead of an error. Format: the comment at the beginning of pci.ids.
 """
 
 from __future__ import annotations

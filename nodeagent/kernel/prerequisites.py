@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains why a host has no active IOMMU or no vfio-pci driver, with the fix for this host.
 
-The scanner stores the result in the Host, so that all outputs agree; ``nodeagent check`` uses parts. The
-IOMMUs of AMD and Arm are active whenever the firmware describes them; for Intel this depends on the kernel
-build (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU in an ACPI table: DMAR (Intel), IVRS
-(AMD), IORT (Arm). Kernel parameters are from Documentation/admin-guide/kernel-parameters.rst, tools from
-the boot loaders' manuals. Only the names of ACPI tables are read.
+The scanner stores the result in the Host, so that all commands show the same text; ``nodeagent check`` also
+uses parts of this module. The IOMMUs of AMD and Arm are active whenever the firmware describes them; for
+Intel this depends on the kernel build (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU in an
+ACPI table: DMAR (Intel), IVRS (AMD), IORT (Arm). Kernel parameters are from
+Documentation/admin-guide/kernel-parameters.rst, tools from the boot loaders' manuals. Only the names of ACPI
+tables are read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CPU = re.compile(r"^(?:vendor_id|CPU (implementer))\s*:\s*(\S+)", re.MULTILINE)
 _FLAGS = re.compile(r"^flags\s*:(.*)", re.MULTILINE)
 _MODULE = re.compile(r"([^/\s:]+)\.ko(?:\.\w+)?(?=[:\s]|$)")
 _BY_HYPERVISOR = (
-    "this is a virtual machine: give it an IOMMU (libvirt: an iommu device), or use a bare-metal node"
+    "this node is a virtual machine: add an IOMMU to it (libvirt: an iommu device), or use a bare-metal node"
 )
 _INSTALL = (
     "install all modules of this kernel (Ubuntu: linux-modules-extra, EL: kernel-modules), "
@@ -64,7 +65,7 @@ def explain_iommu_off(root: Root) -> Missing:
     in_firmware = _BY_HYPERVISOR if is_vm(root) else f"enable {vendor.switch} {IN_SETUP}"
     if not tables:  # a container may not see ACPI tables
         also = "" if is_vm(root) or vendor is not _INTEL or asked else "; intel_iommu=on is also needed"
-        return Missing(f"{NO_IOMMU.message}; ACPI tables cannot be seen", in_firmware + also)
+        return Missing(f"{NO_IOMMU.message}; this process cannot see the ACPI tables", in_firmware + also)
     if vendor.table not in tables:
         return Missing(f"no IOMMU: the firmware has no {vendor.table} in {_TABLES}", in_firmware)
     seen = f"no IOMMU is active, although the firmware has a {vendor.table} in {_TABLES}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan requests: the parts of the host to scan again, and the results of PCI error recoveries.
 
-This cell connects the sources of events and the scanner, which do not know each other. A request names the
-part of the host to scan, and contains no state of that part. Results of PCI error recovery are an exception,
-because sysfs does not show them: a result is kept here until the device is removed, bound again, or proves to
-work. The contents of CDI files, which another component reads, are also kept here. All methods must be called
-on the event loop.
+This cell connects the sources of events with the scanner, so that neither imports the other. A request names
+the part of the host to scan, and contains no state of that part. Results of PCI error recovery are an
+exception, because sysfs does not show them: a result is kept here until the device is removed, bound again,
+or proves to work. The contents of CDI files, which another component reads, are also kept here. All methods
+must be called on the event loop.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class ScanRequests(Latest[None]):
         self.touch()
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
-        """Store a recovery result, or None after a success, and request a scan."""
+        """Store the result of a PCI error recovery (None after a success), and request a scan."""
         self._lowest.pop(address, None)
         verdicts = {key: verdict for key, verdict in self.recoveries.items() if key != address}
         self.verdicts.set(verdicts if recovery is None else {**verdicts, address: recovery})
         self.add(address)
 
     def settle(self, host: Host) -> None:
-        """Remove the results of functions that were removed or unbound, or that proved to work.
+        """Remove the recovery results of functions that were removed or unbound, or that work again.
 
         A function that is opened after its failed recovery, and answers while it is open, works: VFIO
         enables and resets a device when it is opened. A rising open count shows that the function was opened,
@@ -78,5 +78,5 @@ class ScanRequests(Latest[None]):
 
 
 def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:
-    """Return True if the function works; ``opened``: it was opened since the recovery result."""
+    """Return True if the function works; ``opened``: it was opened after its PCI error recovery."""
     return function.answers is True and (opened or verdict is Recovery.FALLEN)

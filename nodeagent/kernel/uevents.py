@@ -103,8 +103,8 @@ def device_key(event: Uevent) -> str | None:
 def parse_recovery(event: Uevent) -> tuple[PciAddress, Recovery | None] | None:
     """Return the function and its recovery result, if the event reports one; else None.
 
-    The recovery result None means that the function works. Removal and a new binding clear a result; an event
-    that a program requested by writing to a ``uevent`` file (SYNTH_UUID) does not.
+    The recovery result None means that the function works. The removal or a new bind of a device clears the
+    result; an event that a program has requested through a ``uevent`` file (SYNTH_UUID) does not.
     """
     address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
     if address is None or _ASKED_FOR in event.keys:

@@ -5,10 +5,10 @@ The file is not an API (pkg/kubelet/cm/devicemanager/checkpoint), so unexpected 
 kubelet writes it after the last Allocate of a container and after each ListAndWatch message, but not when a
 pod ends, so it may list pods that have ended. Each write replaces the whole file from the kubelet's memory.
 
-The file also contains the response to each Allocate, because one id may represent several devices: a bundle
-or an IOMMU group. The variables for virt-launcher name each function and mdev (``PCI_RESOURCE_*``,
-``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the device nodes name the groups; this holds
-for every device plugin.
+The file also contains the response to each Allocate, which shows all devices of an id: one id may represent
+several devices (a bundle or an IOMMU group). The variables for virt-launcher name each function and mdev
+(``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the device nodes name the
+groups; this holds for every device plugin.
 """
 
 from __future__ import annotations
@@ -145,16 +145,13 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequ
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     """Yield the entries of a pod.
 
-    The device ids are grouped by NUMA node ("-1": none); before Kubernetes 1.20 they were in one list.
+    The device ids are grouped by NUMA node ("-1": none).
 
     A numeric id is one of several shares of a device, unless the Allocate response contains the node of the
     IOMMU group with that number: then virt-handler's device plugin has allocated the group.
     """
     answer = parse_allocate_response(pod.get("AllocResp") or "")
-    by_node = pod["DeviceIDs"]
-    if isinstance(by_node, list):
-        by_node = {"-1": by_node}
-    for node, ids in by_node.items():
+    for node, ids in pod["DeviceIDs"].items():
         numa = int(node)
         for device_id in map(str, ids):
             if device_id.isdecimal() and int(device_id) not in answer.groups:

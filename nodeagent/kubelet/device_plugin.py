@@ -239,7 +239,7 @@ class DevicePlugin(v1beta1.DevicePluginBase):
             raise GRPCError(Status.INVALID_ARGUMENT, what)
         here = len(self._devices.cell.get())
         if len(device_ids) > max(MOST_IDS, here):
-            what = f"{len(device_ids)} devices are requested; this node has {here} of them"
+            what = f"{len(device_ids)} devices are requested; this node has {here} of these ids"
             raise GRPCError(Status.INVALID_ARGUMENT, what)
 
 

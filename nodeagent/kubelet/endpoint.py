@@ -9,8 +9,8 @@ ends. ``plugin_watcher`` implements the other registration method.
 
 The kubelet connects back and requests the options before it answers Register, which may take 10 s; so a
 Register call may take 20 s. Every failed registration is retried. ``kubelet.sock`` appears at bind(2), but
-the kubelet accepts connections only after listen(2), which raises no event: so retries are fast just after
-the socket was created. If the kubelet rejects the registration, retries are less frequent.
+the kubelet accepts connections only after listen(2), which raises no event: therefore retries follow quickly
+just after the socket was created. If the kubelet rejects the registration, retries are less frequent.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class SocketServer:
         """Wait for unary RPCs, then end all RPCs, then wait for the clients to close their connections.
 
         The kubelet closes the connection after its ListAndWatch stream has ended, when it has also removed
-        the registration. A registration before that time may be mistaken for the old one
+        the registration. The kubelet may mistake a registration before that time for the old one
         (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, 1.36).
         """
         timeouts, answering = self._timeouts, self._runs_unary()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the devices of each pod with one List call to the kubelet's PodResources API (podresources v1).
 
-The response contains the active pods with their devices, including those of other device plugins. It may be
-empty or incomplete just after a kubelet start, which ``agent.usage`` takes into account.
+The response contains the active pods with their devices, including those of other device plugins. Just after
+a start of the kubelet, the response may be empty or incomplete; ``agent.usage`` takes this into account.
 
-Device ids are unique within a resource only. A numeric id is one of several shares of a device; but the ids
-of virt-handler's device plugins for PCI devices and mdevs are IOMMU groups (``constructDPIdevices`` in
-pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` in mediated_device.go).
+Device ids are unique within a resource only. A numeric id is normally one of several shares of a device, but
+virt-handler's device plugins for PCI devices and mdevs use the numbers of IOMMU groups as ids
+(``constructDPIdevices`` in pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` in
+mediated_device.go).
 """
 
 from __future__ import annotations

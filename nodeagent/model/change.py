@@ -259,7 +259,7 @@ def _restore_text(moves: Sequence[Move]) -> str:
     if any(move.now != move.to for move in moves):
         return f"give back {_by_driver(moves)}"
     addresses = sorted((move.address for move in moves), key=pci_order)
-    return f"check that nodeagent left no driver_override on {', '.join(addresses)}"
+    return f"remove a remaining driver_override from {', '.join(addresses)}"
 
 
 def _by_driver(moves: Sequence[Move]) -> str:

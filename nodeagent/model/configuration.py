@@ -35,7 +35,7 @@ class Alias(NamedTuple):
 
 
 class Mdevs(NamedTuple):
-    """The section ``mdevs``; the last three fields are further sources of vGPU types ("" and False: none)."""
+    """The section ``mdevs`` of the settings; the last three fields name further sources of vGPU types."""
 
     manage: Annotated[bool, Key("create and remove mdevs and vGPUs")] = False
     types: Annotated[
@@ -110,7 +110,7 @@ class KubeVirt(NamedTuple):
         bool,
         Key(
             "create the mdevs that the KubeVirt CR lists, if "
-            "mediatedDevicesConfiguration.enabled is false there"
+            "the CR has mediatedDevicesConfiguration.enabled: false"
         ),
     ] = False
 

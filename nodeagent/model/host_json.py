@@ -28,7 +28,7 @@ def load(data: Any) -> Host:
     """Return the host from plain data. :raises ConfigError: if the data is not a saved host."""
     if not isinstance(data, Mapping) or not (_begins(data, HEADING) or _begins(data, _FORMER)):
         raise ConfigError(
-            "this is no saved host: its kind is not Host", "make one with: nodeagent scan -o json"
+            "this file is not a saved host: its kind is not Host", "save a host with: nodeagent scan -o json"
         )
     try:
         functions = [_modern(each) for each in data.get("functions", ())]

@@ -95,7 +95,7 @@ def load(wanted: type[T], data: Any, path: str = "") -> T:
     :raises ValueError: if an enumeration or a union has no such member.
     """
     if not isinstance(data, Mapping):
-        raise TypeError(f"{path or wanted.__name__} is no table of keys")
+        raise TypeError(f"{path or wanted.__name__} is not a mapping of keys to values")
     prefix = path and f"{path}."
     for field in fields_of(wanted):
         if not field.has_default and field.key not in data:
@@ -164,7 +164,7 @@ def _collection(origin: Any, inner: tuple[Any, ...], data: Any, path: str) -> An
     if issubclass(origin, Mapping) and isinstance(data, Mapping):
         return {key: _value(inner[1], each, f"{path}.{key}") for key, each in data.items()}
     if issubclass(origin, Mapping):
-        raise TypeError(f"{path} is no table of keys")
+        raise TypeError(f"{path} is not a mapping of keys to values")
     if not isinstance(data, list | tuple):
         raise TypeError(f"{path} is no list")
     types = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(data)

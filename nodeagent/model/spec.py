@@ -36,7 +36,7 @@ class PciSelector(NamedTuple):
     devices: Annotated[tuple[str, ...], Key("device ids, 4 hexadecimal digits", "device id")] = ()
     subsystems: Annotated[tuple[str, ...], Key('"10de:12a2", or "10de" for the vendor', "subsystem")] = ()
     classes: Annotated[tuple[str, ...], Key("class codes, 2, 4 or 6 digits", "PCI class")] = ()
-    drivers: Annotated[tuple[str, ...], Key("drivers that the PCI function is bound to", "driver")] = ()
+    drivers: Annotated[tuple[str, ...], Key("drivers to which the PCI function is bound", "driver")] = ()
     addresses: Annotated[tuple[str, ...], Key("addresses; * and ? match", "PCI address pattern")] = ()
     pfs: Annotated[
         tuple[str, ...],
@@ -201,7 +201,7 @@ class UsbRule:
         bool, Key("allocate sets of USB devices: each set has one USB device for every selector")
     ] = False
     force: Annotated[
-        tuple[str, ...], Key("ids or ports of USB devices to offer although the host uses them")
+        tuple[str, ...], Key("ids or ports of USB devices that are advertised although the host uses them")
     ] = ()
     topology: bool = True
     permitted: bool = False
@@ -363,7 +363,9 @@ class PassthroughRule:
     ] = VFIO_PCI
     group: Annotated[
         GroupScope,
-        Key("whole: bind all PCI functions of an IOMMU group, or none; matched: bind only those that match"),
+        Key(
+            "whole: bind all PCI functions of an IOMMU group, or none; matched: bind only matching functions"
+        ),
     ] = GroupScope.WHOLE
     force: Annotated[
         tuple[str, ...],
@@ -387,7 +389,11 @@ class Discovery(NamedTuple):
         Key("name discovered resources after pci.ids, or after vendor and device id", choices=("name", "id")),
     ] = "name"
     prefix: Annotated[
-        str, Key('domain of discovered names; "" takes one per vendor, such as nvidia.com', "domain")
+        str,
+        Key(
+            'domain of discovered resource names; "" means one domain per vendor, such as nvidia.com',
+            "domain",
+        ),
     ] = ""
     pci_ids: Annotated[
         str,

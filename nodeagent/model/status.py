@@ -65,8 +65,8 @@ class KubeletStatus(NamedTuple):
 
 
 class EventsStatus(NamedTuple):
-    """The ``source`` of the events that cause scans, their numbers since the start, and the ``unwatched``
-    directories.
+    """The ``source`` of the events that cause scans, the numbers of events since the start, and the
+    ``unwatched`` directories.
     """
 
     source: str

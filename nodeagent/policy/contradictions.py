@@ -164,7 +164,7 @@ def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) ->
     if first == name:
         return None
     what = f'"{name}" and "{first}" would share the variable {variable}'
-    return misconfigured(place, what, "make the names differ in more than case, '.', '/' and '_'")
+    return misconfigured(place, what, "use names that differ in more than case, '.', '/' and '_'")
 
 
 def _excluded(mdevs: Mdevs) -> Iterator[Problem]:

@@ -16,20 +16,20 @@ from nodeagent.policy import naming
 
 _KUBELET_LOG = "find the cause in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
-    "see that the kubelet runs and that kubelet.podResources names its socket;"
-    " devices that were in use last count as in use"
+    "check that the kubelet runs and that kubelet.podResources names its socket;"
+    " until then the devices that were in use last count as in use"
 )
 _ONE_PLUGIN = (
-    "let one plugin serve it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
+    "let only one advertise it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
     "else stop the other plugin or rename the resource in one of the two"
 )
 _SHOWN = 4  # devices in one line
 _NAMED = 5  # directories that one problem names
 START_KUBELET = (
-    "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
+    "find the cause: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
 )
-MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
-_MORE_WATCHES = "sysctl fs.inotify.max_user_watches=1048576, and a file in /etc/sysctl.d that says so"
+MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and the same setting in a file in /etc/sysctl.d"
+_MORE_WATCHES = "sysctl fs.inotify.max_user_watches=1048576, and the same setting in a file in /etc/sysctl.d"
 API_SERVER = (ProblemCode.CLUSTER, "")
 """The key of the problem that the API server gives no valid answer."""
 
@@ -103,7 +103,7 @@ def describe_other_plugin(resource: ResourceStatus) -> str:
     if not resource.other_plugin_devices:
         return ""
     others = naming.shorten(resource.other_plugin_devices)
-    return f"another device plugin registers it: the kubelet has its devices ({others})"
+    return f"another device plugin registers it: the kubelet lists the devices of that plugin ({others})"
 
 
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
@@ -145,12 +145,12 @@ def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterato
     if not directories:
         return
     if not has_instance:
-        what = "changes are seen late: the kernel gives no inotify instance (fs.inotify.max_user_instances)"
+        what = "changes are found late: the kernel gives no inotify instance (fs.inotify.max_user_instances)"
         yield _problem(ProblemCode.INOTIFY, "", what, MORE_INSTANCES)
         return
     others = " and others" if directories[_NAMED:] else ""
     what = (
-        f"changes are seen late, or not at all, in {', '.join(directories[:_NAMED])}{others}: "
+        f"changes are found late, or not at all, in {', '.join(directories[:_NAMED])}{others}: "
         "the kernel gives no more watches (fs.inotify.max_user_watches)"
     )
     yield _problem(ProblemCode.INOTIFY, "", what, _MORE_WATCHES)

@@ -87,8 +87,8 @@ def is_split(function: PciFunction, host: Host) -> bool:
 def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     """The group's functions whose drivers make the kernel refuse the group to VFIO; () if there are none.
 
-    NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that creates vGPUs: then
-    no function on it blocks the group, not even the PF of the vGPUs (nv_pci_driver in its kernel module).
+    NVIDIA's driver for KVM hosts, which can create vGPUs, has ``driver_managed_dma``: functions on this
+    driver do not block the group, not even the PF of vGPUs (nv_pci_driver in its kernel module).
     """
     members = tuple(members)
     makes_vgpus = any(map(is_vgpu_capable, members))
@@ -107,7 +107,7 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
     if group is not None and group.no_iommu:
         enable = "enable the IOMMU" if no_iommu is None else no_iommu.hint
         return Missing(
-            "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
+            "VFIO runs without an IOMMU on this host (vfio-noiommu): a guest could write to all memory",
             f"disable enable_unsafe_noiommu_mode of the module vfio; {enable}",
         )
     if group is not None:

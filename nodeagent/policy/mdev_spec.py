@@ -65,7 +65,7 @@ def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterato
     both = configuration.kubevirt.manage_mdevs and _is_configured(configuration)
     if both and cr is not None and cr.mdevs is not None:
         text = "the configuration has its own list of mdevs, so the list of the KubeVirt CR is ignored"
-        hint = "remove it, or the types and files from mdevs"
+        hint = "remove this setting, or remove the types and files from mdevs"
         yield misconfigured("kubevirt.manageMdevs", text, hint)
 
 

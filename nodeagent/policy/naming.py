@@ -62,7 +62,7 @@ def _find_domain_fault(domain: str) -> Problem | None:
         return _misnamed(f"its domain has {len(domain)} characters", f"use at most {DOMAIN_LIMIT} characters")
     if _DOMAIN.fullmatch(domain) is None:
         return _misnamed(
-            f"{domain!r} is no DNS domain in lower case",
+            f"{domain!r} is not a DNS domain in lower case",
             "use a-z, 0-9, '-' and '.', such as example.com",
         )
     return None
@@ -75,7 +75,7 @@ def _find_name_fault(name: str) -> Problem | None:
         )
     if _NAME.fullmatch(name) is None:
         return _misnamed(
-            f"{name!r} is no valid name after the '/'",
+            f"{name!r} is not a valid name after the '/'",
             "use A-Z, a-z, 0-9, '-', '_' and '.', with a letter or a digit at both ends",
         )
     return None

@@ -83,7 +83,7 @@ def _misnamed(entry: Permitted) -> Problem | None:
     fault = naming.find_fault(entry.resource)
     if fault is None:
         return None
-    text = f'"{entry.resource}" is no valid resource name: {fault.message}'
+    text = f'"{entry.resource}" is not a valid resource name: {fault.message}'
     return misconfigured(entry.place, text, fault.hint)
 
 
@@ -120,7 +120,7 @@ class _Claims:
             self._variables.setdefault(naming.env_key(kind, name), name)
 
     def claim(self, entry: Permitted) -> Problem | None:
-        """Record the parts of an entry; a Problem if an earlier entry uses one of them differently."""
+        """Record the name, selectors and variable of an entry; a Problem if an earlier entry conflicts."""
         name, kind, selectors, place = entry.resource, entry.kind, _selectors(entry), entry.place
         if not self._foreign.isdisjoint((name, *selectors)):
             part = name if name in self._foreign else entry.selector
@@ -132,7 +132,7 @@ class _Claims:
             return misconfigured(place, text, "use one resourceName for each selector")
         if (other := self._kinds.get(name, kind)) is not kind:
             text = f'"{name}" is the name of {WORDS[other]} by an earlier entry'
-            hint = f"use another name for {WORDS[kind]}: virt-launcher would look for both"
+            hint = f"use another name for {WORDS[kind]}: virt-launcher would search for both kinds of devices"
             return misconfigured(place, text, hint)
         problem = claim_variable(self._variables, kind, name, place)
         if problem is None:

@@ -97,7 +97,11 @@ def _by_source(value: Callable[[Status], float]) -> Callable[[Status], Samples]:
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "nodeagent_build_info", "gauge", "Always 1; the version in its labels.", _build, ("version", "python")
+        "nodeagent_build_info",
+        "gauge",
+        "Always 1; the labels have the version of nodeagent.",
+        _build,
+        ("version", "python"),
     ),
     _gauge(
         "nodeagent_problems",
@@ -106,7 +110,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_subsystems_failing",
-        "Subsystems that have failed and wait for their next start.",
+        "Components of the daemon that have failed and wait for their next start.",
         lambda status: sum(text != RUNNING_AGAIN for text in status.subsystems.values()),
     ),
     Metric(
@@ -128,7 +132,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _histogram(
         "nodeagent_allocate_duration_seconds",
-        "Duration of Allocate requests, including the wait for the release by another pod.",
+        "Duration of Allocate requests, including the wait until a former pod has closed the device.",
         lambda status: status.allocating,
     ),
     Metric(
@@ -152,12 +156,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_pod_resources_available",
-        "1 if the last request to PodResources was answered.",
+        "1 if the kubelet has answered the last PodResources request.",
         lambda status: status.kubelet.pod_resources == ANSWERS,
     ),
     _gauge(
         "nodeagent_allocations_known",
-        "1 if all allocations are known; until then no device counts as released.",
+        "1 if all allocations of the kubelet are known; while it is 0, no device counts as released.",
         lambda status: status.kubelet.holders_known,
     ),
     Metric(
@@ -170,7 +174,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_event_losses_total",
         "counter",
-        "How often events were lost in a burst; then everything is scanned again.",
+        "How often the kernel dropped events; after that the whole host is scanned.",
         _by_source(lambda status: status.host.events.lost),
         ("source",),
     ),
@@ -181,7 +185,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_unwatched_directories",
-        "Directories whose changes are seen late because the kernel refuses more inotify watches.",
+        "Directories whose changes are found late because the kernel refuses more inotify watches.",
         lambda status: status.host.events.unwatched,
     ),
     _histogram(
@@ -205,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_changes_total",
         "counter",
-        "Changes of the host that were made, and those that the kernel refused.",
+        "Changes of the host: successful ones, and ones that the kernel refused.",
         _changes,
         ("change", "result"),
     ),
@@ -223,7 +227,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_changes_stuck",
-        "Changes of the host to which the kernel does not answer.",
+        "Changes of the host for which the write in the kernel has not returned in time.",
         lambda status: len(status.changes.stuck),
     ),
     _gauge(
@@ -248,7 +252,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_cluster_enabled",
-        "1 if the API server is asked for the KubeVirt CR and this Node.",
+        "1 if nodeagent watches the KubeVirt CR and this Node at the API server.",
         lambda status: status.cluster.enabled,
     ),
     _gauge(
@@ -264,7 +268,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("process_start_time_seconds", "Start time of the process.", lambda status: status.process.started),
     _counter(
         "process_cpu_seconds_total",
-        "Time on a CPU, in user and kernel mode.",
+        "CPU time of the daemon in seconds, in user and kernel mode.",
         lambda status: status.process.cpu_seconds,
     ),
     _gauge(
@@ -274,7 +278,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge("process_open_fds", "Open file descriptors.", lambda status: status.process.open_files),
     _gauge(
-        "process_max_fds", "The limit of open file descriptors.", lambda status: status.process.most_files
+        "process_max_fds",
+        "Maximum number of open file descriptors of the daemon.",
+        lambda status: status.process.most_files,
     ),
     _gauge("process_threads", "Threads.", lambda status: status.process.threads),
 )

@@ -162,7 +162,9 @@ class Daemon:
         self.offering = Offering(self.snapshots, releases, Timeouts())
         self.usage = Usage(machine.kubelet, self.snapshots, self.book, self, releases, common, QUICK)
         root, cdi = Root("/nonexistent"), CdiFiles("/nonexistent", self.snapshots, self.offering)
-        self.allocator = Allocator(root, self, self.offering, self.usage, self.book, cdi, Latest(None), QUICK)
+        self.allocator = Allocator(
+            root, self.recheck, self.offering, self.usage, self.book, cdi, Latest(None), QUICK
+        )
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read the host again."""

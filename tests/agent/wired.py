@@ -91,7 +91,7 @@ class Agent:
         )
         self.allocator = Allocator(
             root,
-            self.eyes.observer,
+            self.eyes.observer.recheck,
             self.offering,
             self.usage,
             self.reservations,

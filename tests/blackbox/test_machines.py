@@ -120,7 +120,7 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
         (("vmi", "demo/red.yaml"), 2, "demo/red.yaml: No such file", "kubectl"),
         (("vmi", "../red"), 2, "../red: No such file", "kubectl"),
         (("vmi", "/none.yaml"), 2, "/none.yaml: No such file", "kubectl"),
-        (("vmi", "CR"), 2, "it holds no virtual machine", "VirtualMachineInstance"),
+        (("vmi", "CR"), 2, "it contains no virtual machine", "VirtualMachineInstance"),
         (("vmi", "VM", "--cr", "VM"), 2, "this is no KubeVirt object", "kind: KubeVirt"),
         (("0000:10:00.0", "VM"), 2, "FILE and --cr are only for VMs", "explain vmi FILE --cr FILE"),
         (("0000:10:00.0", "--cr", "CR"), 2, "FILE and --cr are only for VMs", "explain vmi FILE --cr FILE"),

@@ -115,7 +115,7 @@ async def test_flags_of_the_shell_are_not_used_while_a_daemon_answers_and_that_i
     assert (flagged.returncode, flagged.stdout) == (0, plain.stdout)
     (line,) = flagged.stderr.splitlines()
     assert "--discovery-enabled" in line
-    assert "not used" in line
+    assert "without effect" in line
 
 
 @pytest.mark.parametrize("verb", [("scan",), ("config",), ("explain", "0000:10:00.0"), ("plan",)])

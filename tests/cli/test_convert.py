@@ -154,7 +154,7 @@ def test_resources_of_the_sriov_device_plugin_become_rules(translate: Translate)
         (pool(selectors={"drivers": ["iavf"]}), "iavf"),
         (pool(selectors={}), "no selectors"),
         (pool(deviceType="auxNetDevice"), "auxNetDevice"),
-        (pool(name="no name"), "no valid name"),
+        (pool(name="no name"), "not a valid name"),
         ({"selectors": {}}, "no resourceName"),
         ("text", "no resourceName"),
         (pool(selectors={"pciAddresses": ["nonsense"]}), "nonsense"),

@@ -219,9 +219,12 @@ def test_a_file_of_vgpu_device_manager_is_read() -> None:
         ("version: v1\nvgpu-configs: {a: [{vgpu-devices: {}}]}", r":2: devices\b"),
         ("version: v1\nvgpu-configs: {a: [{devices: all}]}", r":2: vgpu-devices\b"),
         ("version: v1\nvgpu-configs: {a: [{devices: some, vgpu-devices: {}}]}", 'devices is "some"'),
-        ("version: v1\nvgpu-configs: {a: [{devices: [-1], vgpu-devices: {}}]}", "no number from 0"),
-        ("version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1Q: 0}}]}", "no number from 1"),
-        ("version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1Q: 1٢}}]}", "no number from 1"),
+        ("version: v1\nvgpu-configs: {a: [{devices: [-1], vgpu-devices: {}}]}", "not a number from 0"),
+        ("version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1Q: 0}}]}", "not a number from 1"),
+        (
+            "version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1Q: 1٢}}]}",
+            "not a number from 1",
+        ),
         ("version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: {T4-1٢Q: 1}}]}", "is no vGPU type"),
         ("version: v1\nvgpu-configs: {a: [{devices: all, vgpu-devices: [T4-1Q]}]}", "vgpu-devices is a list"),
         (

@@ -131,13 +131,13 @@ def entry(ids: object, **other: object) -> dict[str, object]:
 def group(number: str, node: str) -> dict[str, object]:
     """An entry of virt-handler's: its ids are numbers of groups, and the answer has the group's node."""
     response = v1beta1.ContainerAllocateResponse(devices=[v1beta1.DeviceSpec(node, node, "mrw")])
-    return entry([number], AllocResp=base64.b64encode(bytes(response)).decode())
+    return entry({"-1": [number]}, AllocResp=base64.b64encode(bytes(response)).decode())
 
 
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"Data": {"PodDeviceEntries": [entry(["a"])]}}, (Entry("u", R, "a", None),)),
+        ({"Data": {"PodDeviceEntries": [entry(["a"])]}}, ()),
         ({"Data": {"PodDeviceEntries": [entry(7), entry({"0": ["a"]})]}}, (Entry("u", R, "a", 0),)),
         ({"Data": {"PodDeviceEntries": ["?", entry({"x": ["a"]}), {}]}}, ()),
         ({"Data": {"PodDeviceEntries": None}}, ()),
@@ -149,7 +149,7 @@ def group(number: str, node: str) -> dict[str, object]:
             {
                 "Data": {
                     "PodDeviceEntries": [
-                        entry(["12"]),
+                        entry({"-1": ["12"]}),
                         group("13", "/dev/vfio/130"),
                         group("14", "/dev/vfio/14"),
                     ]

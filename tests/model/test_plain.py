@@ -160,7 +160,7 @@ def test_a_listed_mapping_is_a_list_and_an_unsaved_field_is_left_out() -> None:
         ({"pets": [{"name": "Tom"}, {"name": 7}]}, "pets[1].name is no text"),
         ({"pets": [{}]}, "pets[0].name is missing"),
         ({"pets": {}}, "pets is no list"),
-        ({"houses": [7]}, "houses[0] is no table of keys"),
+        ({"houses": [7]}, "houses[0] is not a mapping of keys to values"),
         ({"houses": [{"streetName": "x", "floors": 1, "door": "green"}]}, "houses[0].door cannot be 'green'"),
         (
             {"houses": [{"streetName": "x", "floors": 1, "rooms": {"up": [1, "2"]}}]},

@@ -2,11 +2,11 @@
 """Keeps the Ledger: the record, on disk and in the Snapshot, of nodeagent's changes that the host does not
 show.
 
-The only writer of the Snapshot's ``ledger`` and ``machine_id``. The file on disk is valid until the next
-boot, because the changes also end at the next boot. The Ledger records vGPU types, because a VF with a vGPU
-type does not show which program set it, and lists no other types. The Ledger also records the former drivers
-of PCI functions that we bind, the manual requests, and the PFs whose ``sriov_drivers_autoprobe`` we switched
-off. A starting daemon reads the Ledger (``app``).
+No other component writes ``ledger`` and ``machine_id`` of the Snapshot. The file on disk is valid until the
+next boot, because the changes also end at the next boot. The Ledger records vGPU types, because a VF with a
+vGPU type does not show which program set it, and lists no other types. The Ledger also records the former
+drivers of PCI functions that we bind, the manual requests, and the PFs whose ``sriov_drivers_autoprobe`` we
+switched off. A starting daemon reads the Ledger (``app``).
 
 An entry is saved to disk before the change that it describes is made, so after a crash nodeagent never takes
 its own change for an administrator's. After a crash before the change, the entry has no effect unless the VF

@@ -6,7 +6,7 @@ kernel refuses the change once more without a success in between, the change cou
 grows to five minutes, or to one hour for a change that unbinds a working driver: a VFIO driver that refuses a
 device usually always refuses it (its denylist, an unsupported class), and only the kernel log has the cause.
 
-The only writer of the Snapshot's ``failures``, the attempts that must not be made yet.
+No other component writes ``failures`` of the Snapshot: the attempts that must not be made yet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Failure:
 
 
 class Retries:
-    """Holds the failures by attempt (see ``model.change``)."""
+    """Holds the failed changes by attempt (see ``model.change``)."""
 
     name = "retries"
 

@@ -69,7 +69,7 @@ class CardWork:
 class ChangeRunner:
     """Makes changes. Holds the writes in progress, and the ids that are withdrawn from allocation meanwhile.
 
-    The only writer of the Snapshot's ``open``.
+    No other component writes ``open`` of the Snapshot.
     """
 
     def __init__(self, core: Core) -> None:
@@ -268,8 +268,8 @@ class ChangeRunner:
     def forget_open(self, planned: Collection[Step]) -> None:
         """Forget the open ids that no planned step removes: they are not probed again.
 
-        A probe reports a PCI function that got its former driver back as open, but it may still be bound
-        again.
+        A probe reports a PCI function that got its former driver back as open, although a new bind is
+        possible.
         """
         now = self.snapshots.now
         takes = frozenset[str]().union(*(step.action.takes for step in planned))

@@ -2,9 +2,9 @@
 """Writes the condition DevicesUsable of the Node: False while ``nodeagent status`` shows a problem.
 
 The condition is compared with the watched Node, so a starting daemon writes nothing if it is the same. The
-condition has no heartbeat: controllers that use conditions read status and lastTransitionTime, and each patch
-writes the whole Node to etcd. To avoid patches, a difference is written only after it has lasted for a
-moment, or for longer if only the text differs.
+condition has no heartbeat, because controllers read only status and lastTransitionTime, and each patch writes
+the whole Node to etcd. To avoid patches, a difference is written only after it has lasted for a moment, or
+for longer if only the text differs.
 """
 
 from __future__ import annotations

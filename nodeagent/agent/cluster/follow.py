@@ -48,7 +48,7 @@ def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
 
 
 class ClusterFollower:
-    """The only writer of ``core.cluster`` while it runs, and of the saved state."""
+    """No other component writes ``core.cluster`` while this one runs, or the saved state."""
 
     name = "cluster"
 

@@ -74,7 +74,7 @@ class NodeEvent(NamedTuple):
         return f"{self.text}; {self.hint}" if self.hint else self.text
 
     def has_cause_of(self, other: NodeEvent | None) -> bool:
-        """True if both Events differ at most in the hint: another hint is no reason for another Event."""
+        """True if both Events are equal except for the hint: a changed hint alone causes no new Event."""
         return other is not None and self._replace(hint="") == other._replace(hint="")
 
 
@@ -100,8 +100,8 @@ def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
 def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeEvent], ChangesStatus]:
     """The Events for mdevs that nodeagent created or removed, and the ChangesStatus for the next comparison.
 
-    The returned ChangesStatus stays ``before`` while a change is in progress, and until the cards show the
-    counted mdevs, so that all mdevs of a card are one Event.
+    While a change is in progress, and until the cards show all mdevs, the returned ChangesStatus is
+    ``before``, so that all mdevs of a card cause one Event.
     """
     if now.in_progress:
         return [], before

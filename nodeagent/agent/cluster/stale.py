@@ -36,7 +36,7 @@ MOST = 256  # names on disk
 SHOWN = 16  # names of removed resources
 KNOWN = "the kubelet still knows this resource, and would write it to the Node again"
 UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know this resource"
-BACK = "another program writes this resource to the Node after nodeagent removed it"
+BACK = "it came back after nodeagent removed it: another program writes it to the Node"
 _HINT = "to remove it from the Node, set cluster.staleResources: remove"
 
 

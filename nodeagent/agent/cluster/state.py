@@ -86,7 +86,7 @@ def _update_cr(
         return *same, ""
     chosen = kubevirt.chosen(crs.values())
     if chosen is None:
-        gone = "there is no deployed KubeVirt CR any more: the last one stays in force"
+        gone = "the cluster has no deployed KubeVirt CR any more: the last CR stays in force"
         return *same, gone if last.document is not None else ""
     if chosen == last.document:
         return *same, ""

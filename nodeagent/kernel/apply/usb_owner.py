@@ -80,11 +80,11 @@ def _own(root: Root, loan: Loan, user: int, group: int) -> None:
 
 
 def _refused(error: OSError, node: str) -> KernelRefused:
-    hint = "plug the device in again, or see the kernel log"
+    hint = "re-plug the device, or check the kernel log"
     if error.errno in (errno.EPERM, errno.EROFS):
         hint = "run nodeagent with CAP_CHOWN and a writable /dev/bus/usb: see docs/usb.md"
     return KernelRefused(
-        f"{node} cannot be given to QEMU's user: {hints.strerror(error)}",
+        f"the owner of {node} cannot be changed to QEMU's user: {hints.strerror(error)}",
         hint,
         errno=error.errno or 0,
         path=node,

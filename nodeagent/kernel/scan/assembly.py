@@ -36,7 +36,7 @@ def assemble(
     """Return the Host made of ``found``, the values by table and key; a value of None means that the object
     no longer exists.
 
-    ``frame`` is a Host with the facts that are no devices; ``whole``: everything was read.
+    ``frame`` is a Host with all facts besides devices; ``whole``: everything was read.
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)
@@ -116,10 +116,9 @@ def _with_uses(before: PciFunction, function: PciFunction) -> PciFunction:
 def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
     """Return the function with the facts about its open count that are still valid.
 
-    For a function on a VFIO driver, these facts are the lowest open count since it was bound, and the process
-    that was found at the same count. For a function without a driver, the fact is the open count that the
-    previous host driver left, since no process has the function open, or the lowest count on the previous
-    VFIO driver.
+    For a function on a VFIO driver, these facts are the lowest open count since the bind, and the process
+    that had the function open at the present count. For a function without a driver, this fact is the open
+    count that the former host driver has left, or the lowest count under the former VFIO driver.
     """
     if function.driver is None and before.inode == function.inode:
         left = before.idle if before.driver is None else function.enable

@@ -3,9 +3,9 @@
 
 Links below /dev are followed inside /dev only: a link that leads elsewhere is not a device node. The kernel
 lists the device of each device number (/sys/dev); NVIDIA's driver lists those of its own nodes in /proc. A
-node that was created manually may remain after its device was removed; then it has no hardware. udev's
-links give persistent names; by-id links are not used for USB devices without a serial number, because two
-such devices would share a name.
+device node that was created manually may remain after its device was removed; such a node has no hardware.
+udev's links give persistent names; by-id links are not used for USB devices without a serial number, because
+two such devices would share a name.
 """
 
 from __future__ import annotations

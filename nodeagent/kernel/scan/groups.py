@@ -86,7 +86,8 @@ def _unanswered(number: GroupNumber, previous: Host) -> Group:
 
 
 def _follow(number: GroupNumber, now: Group | None, previous: Host) -> Iterable[Item]:
-    """Return all mdev parents if an mdev has left the group: their free capacity changes without an event.
+    """Return all mdev parents if an mdev has left the group, because their free capacity changes without an
+    event.
 
     The parent of the removed mdev is no longer known. A removal that waits for a process first removes the
     mdev from its bus, and frees its capacity at the end.

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the uses of functions by the host itself: evidence before a function gets another driver.
 
-One pass lists the interfaces and disks of the whole node, and finds the function above each from its sysfs
-path, through virtio, USB and SCSI alike; then a few attributes of each are read. This is never part of
-reading one function, because it takes the same time for one as for all. May block: call it in a thread with
-a timeout.
+One pass lists the interfaces and disks of the whole node; the sysfs path of each contains the PCI function to
+which it belongs, also through virtio, USB and SCSI. Then a few attributes of each are read. This pass is not
+part of reading one function, because it takes as long for one function as for all. May block: call it in a
+thread with a timeout.
 
 The kernel console uses the first framebuffer and the serial ports that the command line names. If only the
 console uses a framebuffer, no process has the framebuffer open; the same is true for a serial port without a
 login. The sysfs path of a framebuffer or a serial port contains the PCI function.
 
-A host driver releases its function only when the character devices below the function are closed (a
-display, a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. These
-devices are the directories below the function with a file ``dev``; NVIDIA's driver creates its own nodes,
-and lists their numbers in /proc. The processes that have them open are searched on demand only.
+A host driver releases its function only when the character devices below the function are closed (a display,
+a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. Each character
+device is a directory below the function with a file ``dev``; NVIDIA's driver creates device nodes without
+such directories, and lists their numbers in /proc. The processes that have them open are searched on demand
+only.
 
 The same evidence is used for USB devices, from the entries below one device: QEMU detaches a device from
 its drivers immediately, so that a mounted file system is lost and a keyboard no longer works.

@@ -2,12 +2,11 @@
 """Finds the network interfaces that the host uses: with an address, with a route, or part of another
 interface.
 
-Interfaces are those of ``/sys/class/net``, which shows the network namespace in which that sysfs was
-mounted. Addresses and routes are those of ``/proc/1/net``, and are used only if it lists the same
-interfaces: in a pod it may show another namespace. The link state (``operstate``) does not indicate use.
-For IPv4, the kernel lists the routes of each interface, but the addresses without their interfaces. Each
-address normally adds a route, so an interface without routes has no address, unless an address exists that no
-route covers.
+Interfaces are those of ``/sys/class/net``, which shows the network namespace in which that sysfs was mounted.
+Addresses and routes are those of ``/proc/1/net``, and are used only if it lists the same interfaces: in a pod
+it may show another namespace. The link state (``operstate``) does not indicate use. For IPv4, the kernel
+lists the routes of each interface, but the addresses without their interfaces. Each address normally adds a
+route, so an interface without routes has no address, unless some address is not covered by any route.
 """
 
 from __future__ import annotations

@@ -83,9 +83,7 @@ def _described(root: Root) -> dict[str, str]:
 
 
 def read_stamps(root: Root) -> tuple[tuple[int, ...], ...]:
-    """Return a value that changes when a file of types is changed, created or removed, without reading
-    files.
-    """
+    """Return a value that changes when a file with vGPU types is changed, created or removed."""
     return tuple(_stamp(root.path(file)) for file in FILES)
 
 

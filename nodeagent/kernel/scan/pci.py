@@ -121,7 +121,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
 
     The driver is read before the open count: a count read before a new driver was bound would be taken for
     the lowest count under that driver, so that the device would appear open for ever. If the driver is read
-    first, the count may at worst be stored for a binding that has already ended.
+    first, the count may be stored for a driver that is no longer bound, which does no harm.
     """
     driver = _intern(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
@@ -191,9 +191,7 @@ def _read_ids(at: Directory) -> tuple[str | None, ...]:
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
-    """Return True if a VFIO driver is bound: each creates vfio-dev (since 6.1); 6.1 keeps it after an
-    unbind.
-    """
+    """Return True if a VFIO driver is bound: it creates vfio-dev, which Linux 6.1 keeps after an unbind."""
     return driver == "vfio-pci" or (driver is not None and has_vfio_dev)
 
 

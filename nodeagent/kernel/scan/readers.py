@@ -33,10 +33,10 @@ class Reader(NamedTuple):
 
     ``list``: returns the keys of all objects that exist. ``read``: returns the value of one key; None: the
     object does not exist. ``unanswered``: returns the value for an object whose read does not end in time.
-    ``named``: returns the keys that an event's key refers to, () if there are none; None: another reader
-    handles it. ``follow``: returns further objects to read after this one, from the previous Host, unless
-    everything is read. ``recheck``: returns True if an object is unchanged; for devices this is faster than
-    reading.
+    ``named``: returns the keys of the objects that the key of an event names, () for none; None if the key
+    belongs to another reader. ``follow``: returns further objects to read after this one, from the previous
+    Host, unless everything is read. ``recheck``: returns True if an object is unchanged; for devices this is
+    faster than reading.
     """
 
     table: str

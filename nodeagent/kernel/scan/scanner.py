@@ -234,7 +234,7 @@ class _Reads:
             return item
 
     def _list(self, number: int) -> bool:
-        """Read the lists of devices and the facts that are no devices; False if this thread was replaced
+        """Read the lists of devices, and all facts besides devices; False if this thread was replaced
         meanwhile.
         """
         frame = read_frame(self._root, self._previous, self._nodes, whole=self.whole)
@@ -301,7 +301,8 @@ def list_devices(root: Root, nodes: Sequence[str]) -> Iterable[Item]:
 
 
 def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool) -> Host:
-    """Return a Host with the facts that are no devices: device nodes, NUMA nodes, IOMMU, modules. May hang.
+    """Return a Host with all facts besides devices: device nodes, NUMA nodes, IOMMU, kernel modules. May
+    hang.
 
     Facts that do not change until a reboot are read only by full scans.
     """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads one USB device, and assigns ids that survive replugging and renumbering.
 
-The kernel shows cached descriptors, so no device is woken; but reading a serial number takes the lock of
-its device, which a reset may hold. This module makes no decisions: a partly readable device is kept.
-Devices are listed only while a rule matches USB devices. Events name a device as ``usb:1-1.2``, or by its
-id.
+The kernel shows cached USB descriptors, so a scan wakes no device; but a read of the serial number waits
+while the device is reset. This module makes no decisions: a partly readable device is kept. Devices are
+listed only while a rule matches USB devices. Events name a device as ``usb:1-1.2``, or by its id.
 """
 
 from __future__ import annotations

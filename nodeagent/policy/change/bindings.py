@@ -294,8 +294,8 @@ def _plan_restore(members: Sequence[PciFunction], targets: DesiredDrivers, snaps
 
 
 def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bool:
-    """True for a VF that a rule may match by a network interface of its PF while that interface is not
-    visible.
+    """True for a VF that a rule might match by a network interface of its PF, if that interface is not
+    visible now.
 
     An interface is not in sysfs here while it is in another network namespace, or while its driver creates it
     again after a reset.

@@ -56,7 +56,7 @@ class CardSpec:
     """The desired vGPU types of one card: type id → the entry of the list that names the type, first choice
     first.
 
-    ``shared``: the list is the Node's, and the round-robin assigns one of its types to the card.
+    ``shared``: the types come from the list for the Node, of which the card gets one type (round-robin).
     ``definitions``: these instances only. ``as_is``: why nodeagent does not change the card; None if it may.
     ``unmet``: types in the card's list that the card does not support.
     """

@@ -158,8 +158,8 @@ def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str |
 def _describe_removal(function: PciFunction, snapshot: Snapshot) -> str | None:
     """The text for a function that is being unbound or cannot be read; None for any other function.
 
-    If nodeagent bound the function from a host driver to VFIO, that driver may have left an open count, so
-    the lowest count seen under VFIO does not mean that the function is in use.
+    A function that nodeagent has bound to VFIO is not in use while its open count is not above the lowest
+    count under VFIO: the former host driver may have left this count.
     """
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"

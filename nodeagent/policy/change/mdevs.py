@@ -63,9 +63,9 @@ _LOAD_DRIVER = (
     "or change mdevs.types, or leave it if it is for other nodes"
 )
 _DEAL = (
-    "leave it if this node has fewer cards than types: a card keeps its type while that is desired; to have "
-    "all types assigned again, drain this node and set an empty list for it alone (mdevs.nodes) until "
-    "nodeagent plan shows no vGPUs on it, then this list"
+    "no action is needed if this node has fewer cards than types, because a card keeps its type; to assign "
+    "all types again, drain this node and set an empty list for this node (mdevs.nodes); when "
+    "nodeagent plan shows no vGPUs, remove that empty list"
 )
 
 
@@ -469,7 +469,7 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
     """The types in the Node's list that no card of this host supports, if cards support other types in the
     list.
 
-    This is no problem, because one list can be for cards of several families.
+    Such types are not reported as a problem, because one list may be for several models of cards.
     """
     mdev_types = _mdev_types(found)
     missing = [each for each in listed if not desired_types.match_by_id([each], mdev_types)]

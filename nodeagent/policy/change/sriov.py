@@ -111,7 +111,7 @@ def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiti
     """
     action = restore_autoprobe(function.address)
     refused = snapshot.failures.get(action.attempt)
-    why = "no rule reserves its VFs for VFIO any more"
+    why = "no rule requires VFIO drivers for its VFs any more"
     if refused is None:
         steps.append(Step(action, why))
     else:

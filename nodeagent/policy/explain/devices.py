@@ -286,8 +286,8 @@ def _opens(function: PciFunction) -> str | None:
         return None
     note = {
         OpenState.OPEN: f" in {function.sight.process}" if function.sight and function.sight.process else "",
-        OpenState.CLOSED: " by the kernel's count, left by an earlier driver: no process has it open",
-        OpenState.UNKNOWN: " by the kernel's count, maybe left by an earlier driver: run this on the"
+        OpenState.CLOSED: " by the kernel's open count, left by an earlier driver: no process has it open",
+        OpenState.UNKNOWN: " by the kernel's open count, maybe left by an earlier driver: run this on the"
         " host as root to see the process",
     }
     return f"{function.enable}{note[groups.find_open_state(function)]}"

@@ -185,7 +185,7 @@ def _absent(
     permitting = _find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
-        why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
+        why = f"virt-handler offers this resource, not nodeagent ({theirs[0].place} is not external)"
         return _explained(resource, devices, Availability.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
         return _explained(resource, devices, Availability.OTHERS, "virt-handler offers it, not nodeagent")
@@ -333,7 +333,7 @@ def _find_contradictions(
     for entry in listed:
         if not entry.external:
             text = f"the KubeVirt CR leaves it to virt-handler ({entry.place}), and this node offers it too"
-            yield f"{text}; set externalResourceProvider: true there, or stop offering it here"
+            yield f"{text}; set externalResourceProvider: true in the CR, or stop offering it on this node"
     others = [each.id for each in offered if not any(_is_permitted(entry, each, names) for entry in listed)]
     if listed and others:
         selected = ", ".join(dict.fromkeys(map(_describe_entry, listed)))

@@ -18,9 +18,9 @@ from nodeagent.policy.offer import discovery, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
-_NOT_WANTED = "where no device is to be assigned, set discovery.enabled: false"
+_NOT_WANTED = "if no device of this node is to be assigned, set discovery.enabled: false"
 _WRITE_AGAIN = "write it again with the tool that created it, or delete it; container runtimes reject it, too"
-_ONE_NAME_EACH = "give each type a resource name of its own, unless VMs may get either"
+_ONE_NAME_EACH = "use a separate resource name for each type, unless VMs may get any of them"
 _LOOK = "nodeagent explain ADDRESS shows what to check before one of them is bound to vfio-pci"
 
 

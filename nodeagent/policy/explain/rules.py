@@ -27,7 +27,7 @@ from nodeagent.policy.selectors import Selector
 
 _MOST_SHOWN = 3  # selectors for which one line names the nearest device
 _MOST_SELECTORS = 16  # of a rule that matches a device: a longer list is a list of addresses
-_FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan lists the devices"
+_FOR_OTHERS = "change the rule, or leave it if it is for other nodes; nodeagent scan lists the devices"
 
 
 class RuleExplanation(NamedTuple):
@@ -72,8 +72,8 @@ def explain(rule: Rule, decision: Decision) -> RuleExplanation:
 
 def _note(rule: DirectRule, takes: Sequence[str]) -> str:
     if isinstance(rule, CdiRule):
-        return "" if takes else f"no CDI file here defines such a {rule.spec_kind}"
-    given = f"{'each ' if rule.per_path else ''}given to {rule.count} containers at once"
+        return "" if takes else f"no CDI file of this node defines such a {rule.spec_kind}"
+    given = f"{'each ' if rule.per_path else ''}allocated to up to {rule.count} containers at once"
     return given if takes else f"there is no {rule.entries[0].path}"
 
 
@@ -142,7 +142,7 @@ def _not_made(rule: MdevRule, decision: Decision) -> Iterator[Problem]:
 def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) -> Problem:
     code = ProblemCode.IDLE_RULE if number is None else ProblemCode.IDLE_SELECTOR
     about = " ".join(filter(None, (rule.name, rule.place, str(number or ""))))
-    return note(code, f"{rule.place}: {subject} matches nothing here: {reason}", _FOR_OTHERS, about)
+    return note(code, f"{rule.place}: {subject} matches no device here: {reason}", _FOR_OTHERS, about)
 
 
 def _unused_selectors(
@@ -168,7 +168,7 @@ def _unused_selectors(
 
 
 def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
-    """Return which rule already has the devices that the selector matches, or else the nearest device."""
+    """Return which earlier rule matches the devices of the selector, or else the most similar device."""
     names, devices = decision.snapshot.names, _devices_for(rule, decision)
     owners: dict[str, list[str]] = {}
     for each in devices:

@@ -88,7 +88,7 @@ def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snap
         return Why(text, reason.hint)
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
     if not ready and (parts := classes.describe_children(function, mdevs)):
-        text = f"it carries {parts}, which are offered as separate devices"
+        text = f"it has {parts}, which are offered as separate devices"
         by_driver = reason is not None and reason.code is ReasonCode.DRIVER_CHANGED
         return Why(text, reason.hint if reason is not None and by_driver else "")
     if settings.enabled and (card := classes.find_card(function, host)) is not None:
@@ -154,7 +154,7 @@ def describe_verdicts(host_device: HostDevice, decision: Decision) -> tuple[Rule
         for rule, refusal in asked
     ]
     if decision.offer_with(host_device.id) is not None and (not asked or asked[-1][1] is not None):
-        said.append(RuleVerdict("memory", "keeps it: an offered device stays listed while it exists"))
+        said.append(RuleVerdict("memory", "keeps the device: an offered device stays listed while it exists"))
     return tuple(said)
 
 

@@ -9,7 +9,7 @@ open?
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base.errors import AllocationRefused
@@ -196,15 +196,14 @@ def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
     return tuple(each.address for each in functions if each is not None and groups.is_vfio_bound(each))
 
 
-def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
-    """The devices that no process may have open: the requested ones and the other devices of their groups,
-    without the devices of listed pods.
+def find_closed(request: Request) -> tuple[HostDevice, ...]:
+    """The devices that no process may have open: the requested ones and the other devices of their groups.
 
     After a force deletion of a pod, the kubelet allocates its device again while the old container still has
     the device open.
     """
     resource, decision = request.resource, request.decision
-    snapshot, listed = decision.snapshot, listed_devices(pods)
+    snapshot = decision.snapshot
     found: dict[str, HostDevice] = {}
     for device_id in request.device_ids:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
@@ -212,23 +211,9 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
             continue
         unit = units.find_unit_id(host_device)
         alone = resource.isolation is Isolation.NONE
-        if not _is_listed(
-            offer.host_devices if alone else units.find_ids(unit, snapshot.host), listed, decision
-        ):
-            members = units.build_unit(unit, snapshot).devices
-            found |= {each.id: each for each in members if not alone or each.id in offer.host_devices}
+        members = units.build_unit(unit, snapshot).devices
+        found |= {each.id: each for each in members if not alone or each.id in offer.host_devices}
     return tuple(found.values())
-
-
-def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: Decision) -> bool:
-    """True if a listed pod has one of the ids; a numeric id may be a share of another plugin's device."""
-    allocations, listed_ids = decision.snapshot.allocations, {each for _, each in listed}
-    holders = ((each, allocations.holder(each)) for each in ids)
-    return any(
-        (holder is not None and (holder.resource, holder.allocated_id(each)) in listed)
-        or (each in listed_ids and not each.isdecimal())
-        for each, holder in holders
-    )
 
 
 def check_usb_nodes(request: Request) -> None:

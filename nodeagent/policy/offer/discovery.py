@@ -70,7 +70,7 @@ def explain_unassignable(function: PciFunction, group: Group | None) -> str | No
     if groups.is_vgpu_capable(function):
         return "it is a VF without a vGPU type"
     if groups.is_unfinished(function):
-        return "it is a VF on NVIDIA's driver, and no vGPU"
+        return "it is a VF on NVIDIA's driver that has no vGPU"
     if not groups.is_vfio_bound(function) and not groups.is_going_away(function, group):
         return describe_driver(function)
     return None

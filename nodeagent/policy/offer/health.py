@@ -36,7 +36,7 @@ WAITS_HINT = "stop the VM that uses it; the removal then completes"
 LEAVES_SLICE = "it becomes available when the API server has removed it from the slice"
 WITH_ITS_POD = "it becomes available when that pod ends"
 HIDDEN_NODE = "check for udev rules or container mounts that hide /dev/vfio"
-_FIND_OPENER = "on the host, fuser -v /dev/vfio/* names the process"
+_FIND_OPENER = "on the host, run fuser -v /dev/vfio/* to see the process"
 
 
 class Unit(NamedTuple):
@@ -222,7 +222,7 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     if groups.is_unfinished(function):
         return Reason(
             ReasonCode.MDEV_TYPE_CHANGED,
-            "it is a VF on NVIDIA's driver, and no vGPU: it has no nvidia/current_vgpu_type",
+            "it is a VF on NVIDIA's driver that has no vGPU: it has no nvidia/current_vgpu_type",
             "the driver creates that file a moment after it has bound the VF; if it does not, check the "
             "driver: only the build for KVM hosts creates vGPUs, "
             f"and {function.address} itself cannot be assigned to a VM",
@@ -247,7 +247,7 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
     return Reason(
         ReasonCode.USED_BY_HOST,
         f"the framebuffer of the firmware ({owner}) uses its memory region, so a VM cannot use the device",
-        "let the firmware show on another display, or add initcall_blacklist=sysfb_init to the kernel's "
+        "let the firmware use another display, or add initcall_blacklist=sysfb_init to the kernel's "
         "command line, which ends the console on this display; then drain the node and reboot",
     )
 
@@ -329,7 +329,7 @@ def _recovery(function: PciFunction) -> Reason | None:
         return Reason(
             ReasonCode.RECOVERY_FAILED,
             "the kernel is recovering it from a PCIe error",
-            "wait: that takes seconds, and counts as failed after two minutes",
+            "wait: a recovery takes seconds, and counts as failed after two minutes",
         )
     failed = function.recovery is Recovery.FAILED
     return Reason(
@@ -397,7 +397,7 @@ def _unwanted(device_id: str, unit: Unit) -> Reason | None:
     return Reason(
         ReasonCode.GOING_AWAY,
         f"{use}; nodeagent removes it, or restores its driver, when it is released",
-        "this ends when the VM that uses it stops, or when the configuration includes the device again",
+        "stop the VM that uses it, or include the device in the configuration again",
     )
 
 
@@ -409,7 +409,7 @@ def _viability(unit: Unit) -> Reason | None:
     used = next((blocker for blocker in blocking if classes.describe_uses(blocker)), None)
     chosen = used or blocking[0]  # a function in use by the host cannot be bound, so the advice is about it
     advice = advise_vfio(
-        chosen, unit, " as well, or unbind it", "leave all of its IOMMU group out of the rules"
+        chosen, unit, " as well, or unbind it", "exclude its whole IOMMU group from the rules"
     )
     named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in blocking)
     return Reason(

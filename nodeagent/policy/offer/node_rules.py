@@ -86,7 +86,7 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
             device_node = DeviceNode(node.real, entry.permissions or each.permissions, inside)
             if found.setdefault(inside, device_node).path != node.real:
                 raise AllocationRefused(
-                    f"{rule.name}: {found[inside].path} and {node.real} would both be {inside}",
+                    f"{rule.name}: {found[inside].path} and {node.real} would both have the path {inside}",
                     "request only one of them in a container, or end mountPath with a slash",
                 )
     plain = (replace(each, inside="") if each.inside == each.path else each for each in found.values())

@@ -8,13 +8,14 @@ are ranked in this order:
 1. No other pod uses a device of the group.
 2. The group has exactly as many devices as are still missing.
 3. The group has more Healthy devices of other resources: the pod may request one of those next, and the
-   kubelet requests one resource after the other. Of each resource at most the requested number counts.
+   kubelet requests one resource after the other. Of each other resource, at most as many devices count as are
+   still missing.
 4. The group is the smallest one with enough devices, or else the largest one.
 5. No pod released the group a moment ago: the kubelet may still list its other devices as Unhealthy, and a
    container of the former pod may have it open.
 6. The group is on the NUMA node, and then on the PCIe root port, of the devices chosen so far, or on one with
    enough devices.
-7. The group has the lowest address: the kubelet's list has a random order.
+7. The group has the lowest address, because the kubelet's list has a random order.
 
 ``agent.allocate`` calls this module for the kubelet, ``explain.machines`` to show the devices that a VM would
 get.
@@ -28,8 +29,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from nodeagent.base.errors import AllocationRefused
-from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
-from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, pci_order
+from nodeagent.model.host import HostDevice, PciFunction
+from nodeagent.model.ids import GroupNumber, ResourceName, pci_order
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import units
@@ -77,8 +78,7 @@ def find_places(
         if host_device is None:
             places[device_id] = NOWHERE
             continue
-        function = _function_of(host_device, snapshot.host)
-        root = "" if function is None else function.pcie_root
+        root = host_device.pcie_root if isinstance(host_device, PciFunction) else ""
         place = Place(numa=host_device.numa_node, root=root)
         if device is None or not device.healthy:  # since a moment ago: the kubelet does not know it yet
             places[device_id] = place._replace(use=GroupUse.OTHER_POD)
@@ -89,13 +89,6 @@ def find_places(
             siblings=_siblings(host_device, resource.name, decision),
         )
     return places
-
-
-def _function_of(host_device: HostDevice, host: Host) -> PciFunction | None:
-    """The PCI function of the device; for an mdev the function of its parent, which is at the same place."""
-    if isinstance(host_device, Mdev):
-        return host.functions.get(PciAddress(host_device.parent or ""))
-    return host_device if isinstance(host_device, PciFunction) else None
 
 
 def _group_use(

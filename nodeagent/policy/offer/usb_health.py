@@ -21,7 +21,8 @@ from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, explain_other
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """Why the USB device cannot be allocated by this rule; None if it is Healthy.
 
-    QEMU detaches the host drivers of the device, so a host driver is no obstacle, but a use by the host is.
+    QEMU detaches the host drivers of the device, so a host driver does not matter, but the device must not be
+    in use by the host.
     """
     return (
         unreadable(device)

@@ -45,7 +45,7 @@ OBSTACLE = virt_handler_conflict("kubevirt.manageMdevs", "it makes mdevs itself"
 ENTRY = wrong(ProblemCode.CONFIGURATION, "", "KubeVirt CR: pciHostDevices[0]: no selector", "write one")
 WRONG = wrong(ProblemCode.CONFIGURATION, "", "config.yaml:3: x", "write y\nand z")
 UNMET = wrong(ProblemCode.CHANGE, "", "no card has the type that virt-handler had", "choose another")
-GONE = "there is no deployed KubeVirt CR any more: the last one stays in force"
+GONE = "the cluster has no deployed KubeVirt CR any more: the last CR stays in force"
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
 
