@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.packaging.building import Packages
 from tests.packaging.machine import Machine, until
 
 NODE = "/srv/node"
+REPORTS = "/srv/reports"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
 SIMULATION = Path(__file__).parents[1] / "sim"
@@ -38,6 +40,20 @@ async def main():
     nodes.demo_node('{NODE}')
     async with FakeKubelet('{NODE}'):
         await anyio.sleep_forever()
+anyio.run(main)
+"""
+DRA = f"""
+from pathlib import Path
+import anyio
+from nodeagent.sim import nodes
+from nodeagent.sim.kubelet.server import FakeKubelet
+async def main():
+    nodes.demo_node('{NODE}')
+    async with FakeKubelet('{NODE}') as kubelet:
+        while True:
+            Path('/srv/new').write_text(str(kubelet.statistics.health_reports))
+            Path('/srv/new').rename('{REPORTS}')
+            await anyio.sleep(0.1)
 anyio.run(main)
 """
 ALONE = """
@@ -228,6 +244,35 @@ def test_a_newcomer_finds_in_the_journal_why_a_gpu_is_not_offered_and_offers_ano
     node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
     until(lambda: "example.com/gpu" in node.says(f"nodeagent --root {NODE} status"), "the resource is served")
     until(lambda: "example.com/gpu" in node.journal(REGISTERED), "the kubelet knows it")
+
+
+def test_the_sockets_of_dra_stay_open_while_the_service_restarts(node: Machine) -> None:
+    """Calls of the kubelet wait in them; when the service is stopped, systemd closes them."""
+
+    def count_reports() -> int:
+        return int(node.says(f"cat {REPORTS}") or 0)
+
+    def count_registrations() -> int:
+        return len(node.journal("-q", "NODEAGENT_EVENT=dra-registered").splitlines())
+
+    directory = f"{NODE}/var/lib/kubelet"
+    inodes = f"stat -c %i {directory}/plugins/nodeagent.local/dra.sock {directory}/plugins_registry/*.sock"
+    kubelet(node, DRA)
+    selector = '{vendors: ["10de"], devices: ["1f08"]}'
+    rule = f"resources: [{{name: example.com/gpu, pci: [{selector}], via: dra}}]\n"
+    node.write(f"{NODE}/etc/nodeagent/config.yaml", rule)
+    restart(node)
+    until(lambda: count_registrations() == 1, "the kubelet knows the driver")
+    sockets = node.says(inodes)
+    for command in ("systemctl restart nodeagent", "systemctl kill --signal=KILL nodeagent"):
+        before = count_reports()
+        node.run(command)
+        until(partial(lambda count: count_reports() > count, before), "the kubelet reads the health again")
+        node.until_active()
+    assert (node.says(inodes), count_registrations()) == (sockets, 1)
+    node.run("systemctl stop nodeagent && systemctl start nodeagent")
+    until(lambda: count_registrations() == 2, "the kubelet knows the driver of the started service")
+    assert node.says(inodes) != sockets
 
 
 def test_the_journal_has_fields_to_search_by_and_explains_what_it_says(node: Machine) -> None:
