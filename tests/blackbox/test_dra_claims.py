@@ -181,6 +181,17 @@ async def test_a_sibling_of_a_device_of_a_device_plugin_is_tainted_and_refused(n
         await until_health(cluster.kubelet, "example.com/sound", "0000:10:00.1", "Unhealthy")
 
 
+async def test_a_pod_gets_functions_of_one_group_by_both_apis(node: Node) -> None:
+    node.add_gpu(ONE, 10)
+    node.add_sound("0000:10:00.1", 10)
+    async with cluster_of(node, TWO_WAYS) as cluster, daemon_of(cluster, environ=SHORT):
+        await cluster.until_published(FIRST)
+        await until_health(cluster.kubelet, "example.com/sound", "0000:10:00.1", "Healthy")
+        cluster.allocate("a", {"gpu": FIRST}, pods=["vm"])
+        vm = await cluster.kubelet.admit(Pod("ns", "vm", [{"example.com/sound": 1}], claims=["a"]))
+        assert vm.phase == "Running", vm.message
+
+
 async def test_metadata_that_cannot_be_written_fails_the_claim_as_a_whole(node: Node) -> None:
     node.add_gpus(1)
     async with cluster_of(node) as cluster, daemon_of(cluster):

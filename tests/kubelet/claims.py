@@ -25,8 +25,12 @@ def allocate_claim(
     namespace: str = "ns",
     pod_claim: str = "",
     config: Sequence[Object] = (),
+    pods: Sequence[str] = (),
 ) -> Object:
-    """Create an allocated ResourceClaim; ``devices``: device by request, as the scheduler writes it."""
+    """Create an allocated ResourceClaim; ``devices``: device by request, as the scheduler writes it.
+
+    ``pods``: the names of pods for which the claim is reserved.
+    """
     metadata: Object = {"name": name, "namespace": namespace}
     if pod_claim:
         metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": pod_claim}
@@ -40,9 +44,9 @@ def allocate_claim(
     ]
     allocation = {"devices": {"results": results, "config": list(config)}}
     spec = {"devices": {"requests": requests}}
-    return store.put(
-        RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": {"allocation": allocation}}
-    )
+    reserved = [{"resource": "pods", "name": pod, "uid": pod} for pod in pods]
+    status = {"allocation": allocation, "reservedFor": reserved}
+    return store.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": status})
 
 
 class ClaimRecorder:

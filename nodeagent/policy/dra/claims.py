@@ -61,11 +61,11 @@ def prepare(
         if known is not None and known.boot_id == node.boot_id and _is_unoffered(known, decision):
             return known  # its rule is gone, its pod is not
         configs = _read_configs(claim, node.driver)
-        classes = dict(_list_classes(claim))
+        classes, pods = dict(_list_classes(claim)), frozenset(_list_pods(claim, ref))
         allocated = [
             Allocated(
                 result["request"],
-                _check_device(result["device"], _list_parts(known), decision),
+                _check_device(result["device"], _list_parts(known), pods, decision),
                 _merge_configs(configs, result["request"]),
                 classes.get(result["request"], ""),
             )
@@ -165,6 +165,13 @@ def _merge_configs(configs: list[_Config], request: str) -> DeviceConfig:
     return merged
 
 
+def _list_pods(claim: Object, ref: ClaimRef) -> Iterator[str]:
+    """The pods that may use the claim, as ``namespace/name``."""
+    for each in (claim.get("status") or {}).get("reservedFor") or ():
+        if each.get("resource") == "pods":
+            yield f"{ref.namespace}/{each.get('name')}"
+
+
 # The devices
 
 
@@ -177,26 +184,32 @@ def _is_unoffered(claim: Claim, decision: Decision) -> bool:
     )
 
 
-def _check_device(name: str, own: frozenset[str], decision: Decision) -> DraDevice:
-    """The device with that name, if the claim may have it now; ``own``: parts that the claim uses already."""
+def _check_device(name: str, own: frozenset[str], pods: frozenset[str], decision: Decision) -> DraDevice:
+    """The device with that name, if the claim may have it now.
+
+    ``own``: parts that the claim uses already. ``pods`` may use the claim, so each may have other devices of
+    the IOMMU group through a device plugin.
+    """
     device = devices.find_device(name, decision)
     if device is None:
         raise _Refused(f"{name}: no device of this name is offered by DRA on this node", waits=True)
-    _check_unused(device, own, decision)
-    reason, holders = device.reason, _find_holders(device, decision)
+    holders = _find_holders(device, decision)
+    own |= {each for each, holder in holders.items() if str(holder) in pods and each not in device.parts}
+    _check_unused(device, own, holders)
+    reason = device.reason
     by_itself = bool(holders) and own.issuperset(holders)
     if reason is not None and not (by_itself and reason.code is ReasonCode.GROUP_HELD):
         raise _Refused(f"{name}: {reason.message}; {reason.hint}", waits=True)
     return device
 
 
-def _check_unused(device: DraDevice, own: frozenset[str], decision: Decision) -> None:
-    """Check that no other claim and no pod uses the device or its group.
+def _check_unused(device: DraDevice, own: frozenset[str], holders: Mapping[str, Holder]) -> None:
+    """Check that no other claim and no other pod uses the device or its group.
 
     After a force deletion, the scheduler allocates the device again before the former pod has ended.
     """
-    for each, holder in _find_holders(device, decision).items():
-        if holder.claim and each in own:
+    for each, holder in holders.items():
+        if each in own and (holder.claim or each not in device.parts):
             continue
         if each in device.parts:
             raise _Refused(f"{device.name}: in use by {holder}", waits=True)

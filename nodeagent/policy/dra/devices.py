@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, mdev_uuid, pci_address, pci_order
 from nodeagent.model.nodes import IOMMUFD_NODE
-from nodeagent.model.resource import Iommufd, Isolation, Reason, Via
+from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import kinds, units
@@ -171,10 +171,12 @@ def _build_device(offer: Offer, unit: UnitId, *, shares_group: bool) -> DraDevic
 def _build_board(offers: list[Offer], unit: UnitId) -> DraDevice:
     """The board of a group with several offers; it has the resource and the options of its lead."""
     lead = _build_device(offers[0], unit, shares_group=True)
+    reasons = [each.device.reason for each in offers if each.device.reason is not None]
+    reasons.sort(key=lambda reason: reason.code is ReasonCode.GROUP_HELD)  # which a claim of the board causes
     return lead._replace(
         name=device_name(lead.device_id, board=True),
         parts=tuple(chain.from_iterable(each.host_devices for each in offers)),
-        reason=next((each.device.reason for each in offers if each.device.reason is not None), None),
+        reason=next(iter(reasons), None),
     )
 
 

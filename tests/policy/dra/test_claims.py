@@ -13,7 +13,7 @@ import pytest
 from nodeagent.model.allocation import Holder
 from nodeagent.model.claim import Claim, ClaimRef
 from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Via
 from nodeagent.model.spec import Spec
 from nodeagent.policy.dra import claims
@@ -403,6 +403,19 @@ def test_the_former_claim_of_a_device_or_its_group_is_waited_for(held: str, text
 def test_a_pod_with_the_device_or_its_group_is_waited_for(held: str, text: str) -> None:
     found = refused(resource_claim(result()), SHARED, pods=samples.holders(held))
     assert found == Refusal(f"{GPU_NAME}: {text}", waits=True)
+
+
+def test_the_pod_of_a_claim_may_have_the_rest_of_the_group_from_a_device_plugin() -> None:
+    reserved = {"reservedFor": [{"resource": "pods", "name": "vm", "uid": "1"}]}
+    item = resource_claim(result())
+    item = {**item, "status": {**item["status"], **reserved}}
+    of_pod = {AUDIO_ID: Holder("vms", "vm", ResourceName("example.com/audio"))}
+    first = prepared(item, SHARED, pods=of_pod)
+    assert prepared(item, SHARED, recorded={UID: first}, pods=of_pod) == first
+    other = {AUDIO_ID: Holder("ns", "vm", ResourceName("example.com/audio"))}
+    assert "IOMMU group in use by ns/vm" in refused(item, SHARED, pods=other).text
+    itself = {GPU_ID: Holder("vms", "vm", GPU)}
+    assert refused(item, SHARED, pods=itself).text == f"{GPU_NAME}: in use by vms/vm"
 
 
 def test_a_pf_is_waited_for_while_a_pod_has_one_of_its_vfs() -> None:

@@ -238,6 +238,15 @@ def test_a_claim_of_a_board_changes_nothing_in_the_slices() -> None:
     assert build(SHARED, bundle, prepared) == build(SHARED, bundle)
 
 
+def test_a_board_in_use_is_unhealthy_if_one_of_its_functions_is() -> None:
+    usb = function("0000:65:00.2", 0x65, device="1ad8", pci_class="0c0330", driver=None)
+    here, functions = host(*pair(0x65), usb), (GPU_ID, AUDIO_ID, "0000:65:00.2")
+    decision = decide(here, prepared=claims(claim(*functions, device=BOARD_NAME)))
+    reason = slices.find_health(decision)[BOARD_NAME]
+    assert reason is not None
+    assert reason.code is not ReasonCode.GROUP_HELD
+
+
 def test_the_counter_counts_the_claims_with_devices_of_the_group() -> None:
     prepared = claims(claim(GPU_ID), claim(AUDIO_ID, name="audio"))
     *_, counters = build(SHARED, prepared=prepared)
