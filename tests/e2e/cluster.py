@@ -13,7 +13,7 @@ from typing import Any
 from tests.e2e import node
 from tests.e2e.api import Api
 from tests.e2e.certificates import Certificates
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.controlplane import GATES, ControlPlane
 from tests.e2e.namespace import Namespace, host_unchanged
 from tests.e2e.node import Kubelet
 from tests.e2e.runtime import Containerd
@@ -59,11 +59,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(programs: Mapping[str, Path], launcher: Path, runtime: Path | None = None) -> Iterator[Cluster]:
+def running(
+    programs: Mapping[str, Path],
+    launcher: Path,
+    runtime: Path | None = None,
+    gates: Mapping[str, bool] = GATES,
+) -> Iterator[Cluster]:
     """A cluster whose Node is Ready; everything is stopped and removed at the end.
 
     ``programs`` are the built ones of Kubernetes by name; ``runtime`` is the directory of another containerd
-    than the installed one.
+    than the installed one; ``gates`` are the feature gates of all programs.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(host_unchanged())
@@ -74,10 +79,10 @@ def running(programs: Mapping[str, Path], launcher: Path, runtime: Path | None =
         containerd = Containerd(namespace, launcher, runtime)
         stack.callback(containerd.close)
         containerd.start()
-        control = ControlPlane(base, programs, certificates)
+        control = ControlPlane(base, programs, certificates, gates)
         stack.callback(control.close)
         control.start()
-        kubelet = Kubelet(programs["kubelet"], namespace, containerd.socket, certificates, control.url)
+        kubelet = Kubelet(programs["kubelet"], namespace, containerd.socket, certificates, control.url, gates)
         stack.callback(kubelet.stop)
         kubelet.start()
         kubelet.await_ready()

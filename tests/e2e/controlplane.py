@@ -13,25 +13,32 @@ from tests.e2e.api import Answer, Api
 from tests.e2e.certificates import Certificates
 from tests.e2e.processes import Process
 
-GATES = (  # off by default before 1.36
+_OFF_BEFORE_1_36 = (
     "ResourceHealthStatus",  # KEP-4680
     "DRADeviceTaints",  # KEP-5055
     "DRAExtendedResource",  # KEP-5004
     "DRAPartitionableDevices",  # KEP-4815
 )
-_GATES = f"--feature-gates={','.join(f'{gate}=true' for gate in GATES)}"
+GATES: Mapping[str, bool] = dict.fromkeys(_OFF_BEFORE_1_36, True)
 
 
 class ControlPlane:
     """The control plane; ``api`` talks to it as an administrator."""
 
-    def __init__(self, base: Path, programs: Mapping[str, Path], certificates: Certificates) -> None:
+    def __init__(
+        self,
+        base: Path,
+        programs: Mapping[str, Path],
+        certificates: Certificates,
+        gates: Mapping[str, bool] = GATES,
+    ) -> None:
         for name, subject in (
             ("apiserver", "/CN=kube-apiserver"),
             ("admin", "/O=system:masters/CN=admin"),
         ):
             certificates.sign(name, subject)
         self._base, self._programs, self.certificates = base, programs, certificates
+        self._gates = f"--feature-gates={','.join(f'{gate}={on}' for gate, on in gates.items())}"
         self._processes: list[Process] = []
         port = processes.free_port()
         self.url = f"https://127.0.0.1:{port}"
@@ -49,7 +56,7 @@ class ControlPlane:
         client = f"--kubeconfig={self.certificates.kubeconfig('admin', self.url)}"
         for name in ("kube-controller-manager", "kube-scheduler"):
             secure = f"--secure-port={processes.free_port()}"
-            self._start(name, client, secure, _GATES, "--leader-elect=false", "--bind-address=127.0.0.1")
+            self._start(name, client, secure, self._gates, "--leader-elect=false", "--bind-address=127.0.0.1")
 
     def _start(self, name: str, *argv: str) -> None:
         log = self._base / f"{name}.log"
@@ -87,7 +94,7 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--disable-admission-plugins=ServiceAccount",
-            _GATES,
+            self._gates,
         ]
 
     def _ready(self) -> bool:

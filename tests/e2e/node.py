@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests import fetching
@@ -29,7 +30,13 @@ class Kubelet:
     """The kubelet of the one node. ``pid`` changes with each start."""
 
     def __init__(
-        self, program: Path, namespace: Namespace, runtime: Path, certificates: Certificates, server: str
+        self,
+        program: Path,
+        namespace: Namespace,
+        runtime: Path,
+        certificates: Certificates,
+        server: str,
+        gates: Mapping[str, bool] = GATES,
     ) -> None:
         certificates.sign("kubelet", f"/O=system:nodes/CN=system:node:{NAME}")
         self._namespace = namespace
@@ -39,7 +46,7 @@ class Kubelet:
         self.static = namespace.base / "static"
         self.static.mkdir()
         config = namespace.base / "kubelet.json"
-        config.write_text(json.dumps(_config(namespace.base, runtime, self._health)))
+        config.write_text(json.dumps(_config(namespace.base, runtime, self._health, gates)))
         self._argv = (
             str(program),
             f"--config={config}",
@@ -89,7 +96,7 @@ class Kubelet:
             return _ALLOCATES in log.read()
 
 
-def _config(base: Path, runtime: Path, health: int) -> dict[str, object]:
+def _config(base: Path, runtime: Path, health: int, gates: Mapping[str, bool]) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -114,5 +121,5 @@ def _config(base: Path, runtime: Path, health: int) -> dict[str, object]:
         "staticPodPath": str(base / "static"),
         "volumePluginDir": str(base / "volume-plugins"),
         "topologyManagerPolicy": "best-effort",
-        "featureGates": dict.fromkeys(GATES, True),
+        "featureGates": dict(gates),
     }

@@ -49,14 +49,15 @@ def await_devices(api: Api, names: Iterable[str], seconds: float = 20.0) -> dict
     """Wait until exactly these devices are published; return them."""
     wanted = set(names)
 
-    def published() -> dict[str, Any] | None:
+    def published() -> tuple[dict[str, Any]] | None:
         found = devices(api)
-        return found if found.keys() == wanted else None
+        return (found,) if found.keys() == wanted else None
 
     try:
-        return waiting.until(published, f"published: {', '.join(sorted(wanted))}", seconds)
+        (found,) = waiting.until(published, f"published: {', '.join(sorted(wanted))}", seconds)
     except AssertionError as error:
         raise AssertionError(f"{error}; instead: {sorted(devices(api))}") from error
+    return found
 
 
 class Event(NamedTuple):

@@ -28,6 +28,7 @@ ADDRESSES = (FIRST, SECOND, THIRD, FOURTH)
 NVME = "0000:02:00.0"
 MDEV = f"mdev-{mdevs.UUID}"
 RESTARTS = 20
+STALE = 35.0  # seconds; the kubelet shows Unknown for a device without a report for 30 s
 
 
 def start(running: Cluster, driver: Daemon, *addresses: str) -> None:
@@ -217,6 +218,8 @@ def test_the_health_of_a_claimed_device_is_in_the_pods_status_and_a_taint(
     pods.given("patient")
     entry = "claim:gpu"
     waiting.until(lambda: health(pods.get("patient")).get(entry, ("", ""))[0] == "Healthy", "it is Healthy")
+    waiting.pause(STALE)
+    assert health(pods.get("patient"))[entry][0] == "Healthy"
     host.bind(FIRST, "nvidia")
     waiting.until(lambda: health(pods.get("patient"))[entry][0] == "Unhealthy", "it is Unhealthy")
     assert "nvidia" in health(pods.get("patient"))[entry][1]

@@ -15,9 +15,9 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.dra import reading
 from tests.e2e.dra.objects import DRIVER, Objects, devices_of, event, from_template, pod, request
 from tests.e2e.dra.settings import by_dra, launch
-from tests.e2e.dra.slices import name_of
+from tests.e2e.dra.slices import devices, name_of
 from tests.e2e.pods import Pods
-from tests.e2e.resources import FIRST, GROUPS, SECOND
+from tests.e2e.resources import FIRST, GROUPS, SECOND, rule
 
 GPU, AUDIO, BOARD = "example.com/gpu", "example.com/audio", "example.com/board"
 REFUSED = "cannot allocate all claims"  # of the scheduler
@@ -139,3 +139,23 @@ def test_without_isolation_one_claim_has_two_functions_of_one_group(
     pods.create(pod("second", vm=from_template("pair")))
     message = waiting.until(lambda: event(running.api, "second", "FailedScheduling"), "it is Pending")
     assert REFUSED in message
+
+
+def test_a_group_is_never_shared_by_a_claim_and_a_pod_of_the_device_plugin(
+    running: Cluster, driver: Daemon, pods: Pods, objects: Objects
+) -> None:
+    audio = name_of(audio_of(FIRST))
+    launch(running, driver, [audio], rule(GPU, FIRST), by_dra(AUDIO, audio_of(FIRST)))
+    running.await_counts(GPU, 1, 1)
+    objects.template("audio", request("audio", objects.device_class("audio", AUDIO)))
+    pods.run("by-plugin", {GPU: 1})
+    taint = waiting.until(lambda: devices(running.api)[audio].get("taints"), "the function is tainted")
+    assert [each["key"] for each in taint] == [f"{DRIVER}/group-held"]
+    pods.create(pod("by-claim", audio=from_template("audio")))
+    waiting.until(lambda: event(running.api, "by-claim", "FailedScheduling"), "it is Pending")
+    pods.delete("by-plugin")
+    pods.given("by-claim")
+    running.await_counts(GPU, 1, 0)
+    assert "claim default/by-claim-audio" in driver.device(FIRST)["message"]
+    pods.delete("by-claim")
+    running.await_counts(GPU, 1, 1)
