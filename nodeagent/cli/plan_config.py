@@ -126,7 +126,7 @@ def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> Clus
     known = state.SECTION.peek(root.prefix).config
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
-            f"the daemon uses the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not have it",
+            f"the daemon uses the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not contain it",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     in_force = known.labels is not None and tuple(known.labels.items()) == spec.labels

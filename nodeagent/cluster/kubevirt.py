@@ -162,8 +162,8 @@ def _no_table(place: str, value: Any) -> Problem:
 
 
 def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
-    """Note mdev types of nodes in the wrong section: one level too high, or beside the permitted devices. An
-    API server drops this misplaced list without a warning.
+    """Report a list of mdev types for nodes that is in the wrong section of the CR. An API server drops this
+    misplaced list without a warning.
     """
     permitted = fields.table(configuration.get(PERMITTED))
     for place, section in (("", configuration), (f"{PERMITTED}.", permitted)):
@@ -239,7 +239,7 @@ def _usb_id(selector: dict[Any, Any], key: str, place: str, notes: Notes) -> str
     wanted = "four hexadecimal digits without 0x, such as 46f4"
     value = fields.text(selector, key, wanted, place, notes)
     if value is not None and _USB_ID.fullmatch(value.lower()) is None:
-        notes.add(place, f"{key} {fields.shown(value)} is no USB id", f"write {wanted}")
+        notes.add(place, f"{key} {fields.shown(value)} is not a USB id", f"write {wanted}")
     return (value or "").lower()
 
 

@@ -282,7 +282,7 @@ def from_text(shape: Shape, text: str, place: str) -> Entry:
 def _pair(part: str, place: str) -> Member:
     key, equals, value = part.partition("=")
     if not equals:
-        raise Invalid(f'"{part}" has no "="', "write key=value, and commas between several")
+        raise Invalid(f'"{part}" has no "="', "write key=value; separate several by commas")
     return Member(key.strip(), place, Scalar(value.strip(), place))
 
 

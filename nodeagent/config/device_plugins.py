@@ -197,7 +197,9 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
             found = [{**rule, "bundle": True} if "usb" in rule else rule for rule in found]
         rules += found
     if rules and not document.get("domain"):
-        notes.append(f"{domain} is the plugin's default; rename the rules if it runs with another --domain")
+        notes.append(
+            f"{domain} is the plugin's default; rename the rules if the plugin runs with another --domain"
+        )
 
 
 def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:

@@ -237,7 +237,7 @@ def _describe(setting: Setting) -> str:
 
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
-    """Return the flags that were used, as texts by setting key."""
+    """Return the values of the flags that were used, by the key of the setting."""
     arguments = vars(namespace)
     return {
         setting.key: arguments[setting.key] for setting in SETTINGS if arguments.get(setting.key) is not None

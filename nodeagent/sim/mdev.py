@@ -106,7 +106,7 @@ class Instance:
 
 @dataclass(slots=True)
 class MdevKernel:
-    """The cards, their instances by name, the open instances, and the writes that fail."""
+    """The state of the cards: their instances by name, which instances are open, and which writes fail."""
 
     cards: list[Card]
     errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes

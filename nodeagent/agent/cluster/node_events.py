@@ -227,7 +227,7 @@ def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
 
 
 def _unlisted(before: Status, now: Status) -> Iterator[NodeEvent]:
-    """PCI functions that no resource lists any more; ``compare_cards`` reports mdevs."""
+    """The PCI functions that no resource lists any more; ``compare_cards`` does the same for mdevs."""
     ids = {device.id for _, device in _listed(now)}
     for resource, device in _listed(before):
         if device.id not in ids and pci_address(device.id) is not None:

@@ -54,8 +54,8 @@ def write_verified(
 ) -> None:
     """Write once, since the kernel takes one value per write, then wait until ``is_done``.
 
-    ``otherwise`` describes the missing effect in messages; ``special`` hints by errno precede the general
-    ones.
+    ``otherwise`` is the message if the effect does not appear; ``special`` are hints by errno, which replace
+    the general hints.
 
     :raises KernelRefused: with the errno (0: no error, but no effect) and the path.
     """
@@ -84,7 +84,7 @@ def wait_for_effect(is_done: Callable[[], bool], timeouts: Timeouts) -> bool:
 
 
 def refusal(number: int, path: str, special: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
-    """Return the error for a write with this errno; ``special`` hints precede the general ones."""
+    """Return the error for a write with this errno; ``special`` hints replace the general ones."""
     error = OSError(number, os.strerror(number))
     known = special.get(number) or _HINTS.get(number) or hints.for_errno(error, "write") or LOG
     text = f"the kernel refused to write {path}: {error.strerror}"

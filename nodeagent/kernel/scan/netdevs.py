@@ -72,7 +72,7 @@ def find_uses(root: Root, names: Iterable[str], networks: Networks | None) -> Ho
         elif not _is_up(root, name):
             continue
         elif networks is None:
-            unseen.append(f"addresses and routes of {name}: {NET} is not the file of that network namespace")
+            unseen.append(f"addresses and routes of {name}: {NET} is that of another network namespace")
         elif networks.unassigned:
             unseen.append(f"which interface has the address {networks.unassigned[0]}")
     return HostUses(tuple(found), tuple(dict.fromkeys(unseen)))

@@ -185,7 +185,8 @@ def _absent(
     permitting = _find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
-        why = f"virt-handler offers this resource, not nodeagent ({theirs[0].place} is not external)"
+        place = theirs[0].place
+        why = f"virt-handler offers this resource, not nodeagent (no externalResourceProvider at {place})"
         return _explained(resource, devices, Availability.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
         return _explained(resource, devices, Availability.OTHERS, "virt-handler offers it, not nodeagent")

@@ -134,7 +134,7 @@ def explain_undiscovered(host_device: HostDevice, group: Group | None, spec: Spe
 def _explain_unserved(
     rule: DeviceRule, host_device: HostDevice, group: Group | None, spec: Spec
 ) -> str | None:
-    """Why a rule of the KubeVirt CR does not match a device that its selector matches; None if it does."""
+    """Why a rule of the KubeVirt CR ignores a device that its selector matches; None if it matches."""
     if not rule.permitted:
         return None
     unready = (
