@@ -213,7 +213,9 @@ class Claims:
             try:
                 await threads.call(self._write_files, claim)
             except KernelRefused as error:
-                log.event(log.CLAIM_REFUSED, object=f"claim {claim.ref}", error=f"{error.what}; {error.hint}")
+                log.event(
+                    log.CLAIM_FILES_LOST, object=f"claim {claim.ref}", error=error.what, hint=error.hint
+                )
 
     async def release_orphans(self) -> None:
         """Release claims of the time before the start that no longer exist, then wait for ever.
