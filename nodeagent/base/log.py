@@ -142,6 +142,11 @@ DRA_SLICES_CONTESTED = _warning(
 CLAIM_PREPARED = _info("c2a1de7d2f0b4f0f8a5d3c0f1c7e9b64", "{object}: prepared with {device}")
 CLAIM_RELEASED = _info("5b8e0d9a3f424f5e9a0c6d7b21f4e385", "{object}: released {device}")
 CLAIM_REFUSED = _warning("e7d4b19c6a5f4c2d8b3e0f9a17c5d26b", "{object}: cannot be prepared: {error}")
+CLAIM_FILES_LOST = _warning(
+    "b73f09dbfc79440581f8d587f0eff075",
+    "{object}: cannot write its files again, so its containers cannot restart: {error}",
+    "hint",
+)
 KUBELET_UNREACHABLE = _warning(
     "57caa645c4a940828c454051467ecdb6", "kubelet unreachable, waiting for {socket}"
 )

@@ -61,6 +61,7 @@ class Timeouts(NamedTuple):
     claim_device_poll: float = 0.5  # while a claim waits for a device: closing one raises no event
     claim_release_by_kubelet: float = 180.0  # the kubelet looks for ended pods each minute
     claim_release_read: float = 0.05  # a pod ends only after its claims are released
+    dra_registration: float = 10.0  # the kubelet looks for sockets each second
     dra_health_repeat: float = 20.0  # the kubelet shows Unknown for a device without a report for 30 s
 
     # gRPC servers and connections

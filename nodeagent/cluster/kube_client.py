@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import ssl
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from nodeagent.base.errors import InternalError
 
+_IMPORTING = threading.Lock()
 _ROOT = "kubernetes_asyncio"
 _CLIENT = f"{_ROOT}.client"
 _UNUSED = {
@@ -42,12 +44,17 @@ class Kubernetes(NamedTuple):
     tls_errors: tuple[type[Exception], ...]
 
 
-@cache
 def kubernetes() -> Kubernetes:
-    """Import the library once, which takes 0.2 s.
+    """Import the library once, which takes 0.2 s; the sessions of two components may need it at once.
 
     :raises InternalError: if the whole library was imported before.
     """
+    with _IMPORTING:
+        return _import_library()
+
+
+@cache
+def _import_library() -> Kubernetes:
     if _ROOT in sys.modules:
         raise InternalError(f"{_ROOT} was imported whole; import it through {__name__}")
     spec = importlib.util.find_spec(_ROOT)
@@ -74,7 +81,7 @@ def kubernetes() -> Kubernetes:
 
 def is_loaded() -> bool:
     """Return True if the library was imported."""
-    return kubernetes.cache_info().currsize > 0
+    return _import_library.cache_info().currsize > 0
 
 
 @contextmanager

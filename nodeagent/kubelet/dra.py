@@ -27,9 +27,10 @@ from anyio.abc import TaskGroup
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from nodeagent.base import log, sockets
-from nodeagent.base.errors import bounded
+from nodeagent.base import hints, log, sockets
+from nodeagent.base.errors import KubeletUnavailable, bounded
 from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import only_error
 from nodeagent.base.systemd import NO_STORE, DescriptorStore
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
@@ -48,6 +49,11 @@ DRIVER_VERSIONS = ("v1", "v1beta1")  # the kubelet uses the first of ours that i
 HEALTH_VERSIONS = ("v1", "v1alpha1")
 DRIVER_SERVICE = "k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
 HEALTH_SERVICE = "{version}.DRAResourceHealth"
+_KUBELET_LOG = "read the kubelet's log: journalctl -u kubelet"
+_DIRECTORIES = (
+    "kubelet.pluginsRegistryDir must be plugins_registry below the --root-dir of a kubelet that runs"
+)
+_MOUNT = "the Helm chart mounts it with dra.enabled: true"
 LONGEST_MESSAGE = 1024  # characters of a health message (pkg/kubelet/cm/dra/healthinfo.go)
 
 
@@ -107,7 +113,9 @@ class DraPlugin:
         self._store = store
         self._stored = False  # the store has the sockets of ``_servers``
         self._servers: tuple[SocketServer, ...] = ()
-        self._complained = False  # a refusal was logged since the last successful registration
+        self._refusal = ""  # the kubelet's last refusal, unless it has accepted the driver since then
+        self._failure: KubeletUnavailable | None = None  # why the sockets could not be served
+        self._served = 0.0  # since when they are served
 
     async def run(self) -> None:
         """Serve both sockets until cancelled, and create them again if one of them is removed.
@@ -123,8 +131,27 @@ class DraPlugin:
                     while True:
                         await self._wait_until(lambda: directory.exists)
                         await self._serve()
+        except BaseExceptionGroup as group:
+            self._failure = only_error(group, KubeletUnavailable)
+            if self._failure is None:
+                raise
+            raise self._failure from group
         finally:
             directory.close()
+
+    def find_problem(self) -> tuple[str, str]:
+        """Return why the driver is not registered, and the fix; "" if it is, or may be within seconds."""
+        if self.registered.get():
+            return "", ""
+        if self._failure is not None:
+            return self._failure.what, self._failure.hint
+        if self._refusal:
+            return self._refusal, _KUBELET_LOG
+        if not self._directory.exists:
+            return f"{self._directory.path} does not exist", _DIRECTORIES
+        if anyio.current_time() >= self._served + self._timeouts.dra_registration:
+            return f"the kubelet does not use {self._directory.path}/{DRA_SOCKET}", _DIRECTORIES
+        return "", ""
 
     async def _serve(self) -> None:
         """Serve the driver, then announce it, until one of the two sockets is removed."""
@@ -134,6 +161,7 @@ class DraPlugin:
             try:
                 await driver.start()
                 await registration.start()
+                self._failure, self._served = None, anyio.current_time()
                 self.registered.set(self._stored)  # the kubelet does not register the same socket again
                 await self._wait_until(lambda: not (driver.present and registration.present))
             finally:
@@ -146,11 +174,15 @@ class DraPlugin:
 
     def _create_servers(self, service: Servable) -> tuple[SocketServer, SocketServer]:
         directory, timeouts = self._socket.parent, self._timeouts
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         driver_socket, registration_socket = self._take_stored()
         self._stored = driver_socket is not None
-        if not self._stored:
-            self._socket.unlink(missing_ok=True)  # of a killed process
+        try:
+            directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            if not self._stored:
+                self._socket.unlink(missing_ok=True)  # of a killed process
+        except OSError as error:
+            what = f"cannot serve on {self._socket}: {hints.strerror(error)}"
+            raise KubeletUnavailable(what, hints.for_errno(error, "listen", _MOUNT)) from error
         reports = _HealthReports(self._pool, self.health, timeouts.dra_health_repeat)
         driver = SocketServer(directory, SOCKET, [service, reports], timeouts, passed=driver_socket)
         registration = SocketServer(
@@ -188,12 +220,13 @@ class DraPlugin:
     def note_registration(self, error: str | None) -> None:
         """Record the kubelet's result; the kubelet retries after an error, which is logged once."""
         if error is None:
-            self._complained = False
+            self._refusal = ""
             self._store_sockets()
             log.event(log.DRA_REGISTERED, subsystem=self.driver)
-        elif not self._complained:
-            self._complained = True
-            log.event(log.DRA_REGISTER_FAILING, subsystem=self.driver, error=bounded(error))
+        else:
+            if not self._refusal:
+                log.event(log.DRA_REGISTER_FAILING, subsystem=self.driver, error=bounded(error))
+            self._refusal = bounded(error)
         if not self.registered.set(error is None):
             self.registered.touch()  # a restarted kubelet has registered the driver again
 

@@ -31,6 +31,7 @@ class ProblemCode(StrEnum):
     HTTP = "http"
     CLUSTER = "cluster"
     DRA = "dra"
+    DRA_NOT_REGISTERED = "dra-not-registered"
     POD_RESOURCES = "pod-resources"
     HOST_UNREAD = "host-unread"
     CHANGE = "change"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.problem import Problem
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.resource import Device, Resource, Via
 
 ANSWERS = "answers"
@@ -419,4 +419,5 @@ class Status(NamedTuple):
             return missing
         late = (each for each in self.of_plugins if not (each.registered and each.watched))
         lacks = {False: "does not know it yet", True: "does not read its list of devices yet"}
-        return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))
+        by_dra = (each.message for each in self.findings if each.code == ProblemCode.DRA_NOT_REGISTERED)
+        return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late), *by_dra)

@@ -107,3 +107,4 @@ async def test_the_running_daemon_has_loaded_nothing_heavy(node: Node) -> None:
     modules = set(done.stdout.decode().split('"'))
     assert "nodeagent.kubelet.endpoint" in modules
     assert not [heavy for heavy in HEAVY if heavy in modules]
+    assert not [name for name in modules if ".dra" in name], "no rule has via: dra"

@@ -34,6 +34,17 @@ import kubernetes_asyncio.client.exceptions
 from nodeagent.cluster import kube_client
 kube_client.kubernetes()
 """
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from nodeagent.cluster import kube_client
+barrier = Barrier(4)
+def load(_):
+    barrier.wait()
+    return kube_client.kubernetes()
+with ThreadPoolExecutor(4) as threads:
+    print(len({id(each) for each in threads.map(load, range(4))}))
+"""
 AT_START = """
 import sys
 import nodeagent.app
@@ -66,3 +77,8 @@ def test_an_import_of_the_whole_library_is_an_error() -> None:
 
 def test_a_daemon_that_starts_loads_the_credentials_alone() -> None:
     assert run(AT_START).stdout == "['nodeagent.cluster.credentials']\n"
+
+
+def test_several_threads_may_need_the_library_at_once() -> None:
+    done = run(AT_ONCE)
+    assert (done.stdout.strip(), done.stderr) == ("1", "")

@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class Daemon:
         self.host = host
         self.log = log
         self.source = SOURCE
+        self.environ: Mapping[str, str] = {}
+        self.under: Sequence[str] = ()  # a command that becomes the daemon
         self._process: Process | None = None
 
     def configure(self, settings: Mapping[str, object]) -> None:
@@ -42,6 +44,7 @@ class Daemon:
     def launch(self) -> None:
         """Start it; returns at once."""
         argv = [
+            *self.under,
             sys.executable,
             "-P",
             "-m",
@@ -52,7 +55,7 @@ class Daemon:
             "--log-format",
             "json",
         ]
-        self._process = Process(argv, self.log, {"PYTHONPATH": str(self.source.parent)})
+        self._process = Process(argv, self.log, {"PYTHONPATH": str(self.source.parent), **self.environ})
 
     def await_registered(self, seconds: float = 20.0) -> None:
         """Wait until each resource is registered."""

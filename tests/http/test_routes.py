@@ -17,6 +17,7 @@ from nodeagent.http import routes
 from nodeagent.http.routes import local_routes, network_routes
 from nodeagent.http.server import HttpError, Request, Response
 from nodeagent.model import plain
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.render import metrics, page
@@ -116,8 +117,12 @@ AWAY = WELL.kubelet._replace(present=False)
             LISTS_READ._replace(resources=(LISTED._replace(watched=False),)),
             (f"{GPU}: ", "kubelet", "list"),
         ),
+        (
+            LISTS_READ._replace(findings=(wrong(ProblemCode.DRA_NOT_REGISTERED, "", "DRA is refused"),)),
+            ("DRA is refused",),
+        ),
     ],
-    ids=["not scanned", "not registered", "not listed"],
+    ids=["not scanned", "not registered", "not listed", "no DRA driver"],
 )
 async def test_a_node_is_ready_when_all_was_scanned_and_the_kubelet_knows_it(
     status: Status, facts: tuple[str, ...]

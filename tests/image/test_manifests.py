@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodeagent import config
-from tests.image import manifests
+from tests.image import manifests, tools
 from tests.image.containers import ROOT
 from tests.image.manifests import STATIC, VGPUS
 
@@ -231,6 +231,23 @@ def test_the_account_of_the_pods_can_write_slices_of_its_own_node_and_driver_onl
     assert "ValidatingAdmissionPolicy" not in {
         each["kind"] for each in manifests.helm(config=BY_DRA, dra={"admissionPolicy": False})
     }
+
+
+def test_the_driver_of_a_config_map_of_ones_own_is_named_by_a_value() -> None:
+    made = manifests.helm(existingConfigMap="mine", dra={"enabled": True, "driver": "vfio.example.com"})
+    paths = {each["mountPath"] for each in manifests.container(made)["volumeMounts"]}
+    assert f"{PLUGINS}/vfio.example.com" in paths
+    policy = manifests.one(made, "ValidatingAdmissionPolicy")
+    assert policy["spec"]["validations"][1]["expression"].endswith('== "vfio.example.com"')
+    with pytest.raises(tools.HelmFailed, match=r"config\.dra\.driver"):
+        manifests.helm(config=BY_DRA, dra={"driver": "other.example.com"})
+
+
+def test_two_resources_with_one_class_name_are_refused() -> None:
+    alike = [{"name": f"example.com/{name}", "via": "dra"} for name in ("a_b", "a-b")]
+    with pytest.raises(tools.HelmFailed, match=r"example\.com/a_b and example\.com/a-b"):
+        manifests.helm(config={"resources": alike})
+    assert manifests.helm(config={"resources": alike}, dra={"deviceClasses": False})
 
 
 READS = {(("kubevirts",), ("list", "watch")), (("nodes",), ("list", "watch"))}

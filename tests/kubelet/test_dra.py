@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log
+from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.systemd import NO_STORE, DescriptorStore, Notifier
 from nodeagent.base.timeouts import Timeouts
@@ -331,6 +332,46 @@ async def test_a_refusal_is_logged_once_while_the_kubelet_tries_again(node: Node
         await node.until_registered()
     (event,) = said(log.DRA_REGISTER_FAILING)
     assert "none of services" in str(event["error"])
+
+
+async def test_the_problem_is_the_refusal_until_the_driver_is_registered(node: Node) -> None:
+    node.kubelet.faults.set("dra-versions", ("v2",))
+    async with node.serving():
+        await node.kubelet.until(lambda: "none of services" in node.plugin.find_problem()[0], 15)
+        node.kubelet.faults.clear("dra-versions")
+        await node.until_registered()
+        assert node.plugin.find_problem() == ("", "")
+
+
+@virtual.TIME
+async def test_the_problem_of_a_socket_that_no_kubelet_uses_comes_after_seconds(node: Node) -> None:
+    await node.kubelet.stop()
+    async with node.serving():
+        await anyio.sleep(Timeouts().dra_registration - 1)
+        assert node.plugin.find_problem() == ("", "")
+        await anyio.sleep(2)
+        assert "the kubelet does not use" in node.plugin.find_problem()[0]
+
+
+async def test_the_problem_of_a_missing_registry_names_it(node: Node) -> None:
+    shutil.rmtree(node.kubelet.paths.registry)
+    async with node.serving():
+        await anyio.wait_all_tasks_blocked()
+        assert "plugins_registry does not exist" in node.plugin.find_problem()[0]
+
+
+async def test_a_directory_that_cannot_be_created_is_one_error_with_a_hint(node: Node) -> None:
+    directory = node.root / "var/lib/kubelet/plugins"
+    directory.write_text("")
+    with pytest.raises(KubeletUnavailable) as error:
+        await node.plugin.run()
+    assert "cannot serve on" in error.value.what
+    assert "dra.enabled" in error.value.hint
+    assert node.plugin.find_problem() == (error.value.what, error.value.hint)
+    directory.unlink()
+    async with node.serving():
+        await node.until_registered()
+        assert node.plugin.find_problem() == ("", "")
 
 
 async def test_without_the_registry_nothing_is_served_until_it_exists(node: Node) -> None:

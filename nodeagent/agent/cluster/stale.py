@@ -83,7 +83,7 @@ class StaleResources:
         async with anyio.create_task_group() as group:
             for follow in (
                 api.own.follow,
-                self._core.offering.resources.follow,
+                self._core.offering.of_plugins.follow,
                 self._core.settings.follow,
             ):
                 group.start_soon(follow, lambda _: bell.touch(), name="inputs of stale resources")
@@ -95,7 +95,7 @@ class StaleResources:
 
     async def _turn(self, api: Api) -> float:
         """Look for stale resources and remove one that is due; return the seconds until the next check."""
-        offered = self._core.offering.resources.get()
+        offered = self._core.offering.of_plugins.get()
         self._taken.difference_update(offered)
         names = await self.learn_names(offered)
         document = api.document
@@ -126,7 +126,7 @@ class StaleResources:
     async def _found(self, empty: tuple[str, ...]) -> tuple[StaleStatus, ...]:
         now = anyio.current_time()
         self._unseen = {name: until for name, until in self._unseen.items() if name in empty and now < until}
-        resources = self._core.offering.resources
+        resources = self._core.offering.of_plugins
         empty = tuple(name for name in empty if name not in self._unseen and name not in resources.get())
         if not empty:
             return ()

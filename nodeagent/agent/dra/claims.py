@@ -168,19 +168,14 @@ class Claims:
         for ref in refs:
             if (scope := self._waiting.get(ref.uid)) is not None:
                 scope.cancel()
+        recorded = [self._recorded[ref.uid] for ref in refs if ref.uid in self._recorded]
+        with anyio.move_on_after(self._core.timeouts.claim_release_read):  # else they would be shown as open
+            await self._core.observer.refresh([part for claim in recorded for part in _list_parts(claim)])
         for ref in refs:
             async with self._locks.setdefault(ref.uid, anyio.Lock()):
-                if (claim := self._recorded.get(ref.uid)) is not None:
-                    await self._refresh(claim)
-                    log.event(log.CLAIM_RELEASED, object=f"claim {ref}", device=_list_parts(claim))
                 await self._remove(ref.uid)
             self._locks.pop(ref.uid, None)
         return dict.fromkeys((ref.uid for ref in refs), "")
-
-    async def _refresh(self, claim: Claim) -> None:
-        """Read the devices again, so that they are not shown as open after the release."""
-        with anyio.move_on_after(self._core.timeouts.claim_release_read):
-            await self._core.observer.refresh(_list_parts(claim))
 
     async def _remove(self, uid: str) -> None:
         """Remove a claim and its files; a record that cannot be saved now is saved with the next change."""
@@ -188,6 +183,7 @@ class Claims:
         await threads.call(self._remove_files, uid)
         if known is None:
             return
+        log.event(log.CLAIM_RELEASED, object=f"claim {known.ref}", device=_list_parts(known))
         self._publish({each: claim for each, claim in self._recorded.items() if each != uid})
         with contextlib.suppress(KernelRefused):
             await self._save()
@@ -213,7 +209,9 @@ class Claims:
             try:
                 await threads.call(self._write_files, claim)
             except KernelRefused as error:
-                log.event(log.CLAIM_REFUSED, object=f"claim {claim.ref}", error=f"{error.what}; {error.hint}")
+                log.event(
+                    log.CLAIM_FILES_LOST, object=f"claim {claim.ref}", error=error.what, hint=error.hint
+                )
 
     async def release_orphans(self) -> None:
         """Release claims of the time before the start that no longer exist, then wait for ever.

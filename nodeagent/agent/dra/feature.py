@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from nodeagent.agent.core import Core
@@ -16,7 +16,7 @@ from nodeagent.agent.dra.publish import Publisher
 from nodeagent.base.supervise import Component, Task
 from nodeagent.base.systemd import DescriptorStore
 from nodeagent.kubelet.dra import DraPlugin, Health
-from nodeagent.model.problem import Problem
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.resource import Reason
 from nodeagent.policy.dra import slices, writes
 
@@ -58,10 +58,13 @@ class DraDriver:
         """True if the kubelet has registered the driver."""
         return self._plugin.registered.get()
 
-    @property
-    def problems(self) -> tuple[Problem, ...]:
+    def find_problems(self, *, kubelet_present: bool) -> Iterator[Problem]:
         """The problems of the driver, for the status."""
-        return tuple(self._publisher.problems)
+        error, hint = self._plugin.find_problem()
+        if error and kubelet_present:
+            what = f"{self._plugin.driver}: the DRA driver is not registered: {error}"
+            yield wrong(ProblemCode.DRA_NOT_REGISTERED, self._plugin.driver, what, hint)
+        yield from self._publisher.problems
 
     async def _serve(self) -> None:
         """Write the files of the prepared claims, for containers that restart, then serve the kubelet."""

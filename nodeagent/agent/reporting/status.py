@@ -80,7 +80,7 @@ def collect(
         findings=(
             *diagnose.find_unwatched(watcher.unwatched, has_instance=watcher.has_instance),
             *kubelet.cdi.problems,
-            *(() if dra is None else dra.problems),
+            *(() if dra is None else dra.find_problems(kubelet_present=kubelet.present)),
             *problem_log.problems,
             *of_settings(core.settings.get().warnings),
         ),

@@ -183,10 +183,20 @@ async def test_a_name_that_is_offered_again_while_another_is_removed_stays(tmp_p
         made.server.faults.set("slow:nodes", 8.0)
         await made.server.until(lambda: made.patches > 0, MINUTES)
         name = ResourceName(OTHER)
-        made.core.offering.resources.set({name: resource.Resource(name, Kind.PCI)})
+        made.core.offering.of_plugins.set({name: resource.Resource(name, Kind.PCI)})
         await anyio.sleep(MINUTES)
         assert made.counted == {OTHER}
         assert made.patches == 1
+
+
+@virtual.TIME
+async def test_a_name_that_is_advertised_by_dra_only_is_removed(tmp_path: Path) -> None:
+    async with standing(tmp_path) as made:
+        made.knows()
+        name = ResourceName(OTHER)
+        made.core.offering.resources.set({name: resource.Resource(name, Kind.PCI, via=resource.Via.DRA)})
+        await anyio.sleep(MINUTES)
+        assert made.counted == set()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.e2e.dra.settings import by_dra, launch, settings
 from tests.e2e.dra.slices import KubeletLog, await_devices, name_of, watching
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, FOURTH, GROUPS, SECOND, THIRD
+from tests.storing import SystemdStore
 
 GPU, VGPU = "example.com/gpu", "example.com/vgpu"
 ADDRESSES = (FIRST, SECOND, THIRD, FOURTH)
@@ -131,6 +133,31 @@ def test_a_restart_of_the_daemon_changes_no_slice(
     pods.create(pod("next", "/bin/launcher claims gpu/gpu", gpu=from_template("gpu")))
     (second,) = reading.host_devices(pods.given("next"))
     assert name_of(second) not in devices_of(running.api, "stays")
+
+
+def test_a_pod_that_starts_during_a_restart_by_systemd_waits_for_the_daemon_only(
+    running: Cluster, driver: Daemon, pods: Pods, objects: Objects, tmp_path: Path
+) -> None:
+    store = SystemdStore(tmp_path)
+    driver.environ = store.environ
+    start(running, driver, *ADDRESSES)
+    store.receive()
+    objects.template("gpu", request("gpu", objects.device_class("gpu", GPU)))
+    log = KubeletLog(running.kubelet.log)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        driver.stop(number)
+        name = number.name.lower()
+        pods.create(pod(name, gpu=from_template("gpu")))
+        waiting.pause(3)  # in which a Prepare without a listening socket would fail
+        driver.under = store.under
+        driver.launch()
+        store.serve()
+        began = time.monotonic()
+        pods.given(name)
+        print(f"\n{number.name}: {time.monotonic() - began:.1f} s from the start of the daemon to the pod's")
+        assert time.monotonic() - began < 15  # else 60 s and more
+    assert len(log.calls("prepare")) == 2
+    store.close()
 
 
 @pytest.mark.timeout(400)

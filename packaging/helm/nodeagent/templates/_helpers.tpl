@@ -89,7 +89,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* The name of the DRA driver. */ -}}
 {{- define "nodeagent.draDriver" -}}
-{{- dig "dra" "driver" "nodeagent.local" (include "nodeagent.config" . | fromYaml) -}}
+{{- default (dig "dra" "driver" "nodeagent.local" (include "nodeagent.config" . | fromYaml)) .Values.dra.driver -}}
+{{- end -}}
+
+{{- /* The name of the DeviceClass of a resource. */ -}}
+{{- define "nodeagent.deviceClass" -}}
+{{ regexReplaceAll "[^a-z0-9]+" (base . | lower) "-" | trimAll "-" }}.{{ dir . }}
 {{- end -}}
 
 {{- /* The capabilities that it needs, as a list. */ -}}
@@ -138,6 +143,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $config := include "nodeagent.config" . | fromYaml -}}
 {{- if and .Values.existingConfigMap (ne (len (keys $config)) 1) -}}
 {{- fail "config and existingConfigMap are both given\nwrite all settings into one of them" -}}
+{{- end -}}
+{{- $classes := dict -}}
+{{- range $name := splitList "\n" (include "nodeagent.draResources" .) -}}
+{{- $class := include "nodeagent.deviceClass" $name -}}
+{{- if hasKey $classes $class -}}
+{{- fail (printf "%s and %s would have the same DeviceClass %s\nrename one of them, or set dra.deviceClasses: false" (get $classes $class) $name $class) -}}
+{{- end -}}
+{{- if $.Values.dra.deviceClasses }}{{- $_ := set $classes $class $name -}}{{- end -}}
+{{- end -}}
+{{- if and .Values.dra.driver (not .Values.existingConfigMap) -}}
+{{- fail "dra.driver is given without existingConfigMap\nset instead: config.dra.driver" -}}
 {{- end -}}
 {{- $by := dict "http.listen" "http.host and http.port" "node.name" "nothing: it is the node's own name" -}}
 {{- range $key := list "devicePluginDir" "pluginsRegistryDir" "podResources" -}}
