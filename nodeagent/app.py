@@ -290,7 +290,7 @@ class Daemon:
 
     async def _serve_dra(self, group: TaskGroup) -> None:
         snapshots = self.core.snapshots
-        if not snapshots.now.claims:  # else pods have devices by DRA
+        if not await threads.call(state.has_claims, self.core.root.prefix):  # else pods have devices by DRA
             if not snapshots.now.spec.uses_dra:
                 self.store.drop_all()  # those of a previous process that served DRA
                 registry = self.core.settings.get().kubelet.plugins_registry_dir

@@ -206,6 +206,7 @@ async def first_scan(core: Core) -> None:
     await first_specs(core)
     with contextlib.suppress(KernelRefused):  # the component for USB devices reads it once more
         await _lent_before(core)
+    with contextlib.suppress(KernelRefused):  # the DRA driver reads it once more
         await _load_claims(core)
     await core.observer.scan()
 
@@ -230,7 +231,7 @@ async def _lent_before(core: Core) -> None:
 
 async def _load_claims(core: Core) -> None:
     """Load the record of prepared claims: the first list must not show their devices as free."""
-    if await threads.call(state.CLAIMS.exists, core.root.prefix):
+    if await threads.call(state.has_claims, core.root.prefix):
         from nodeagent.agent.dra import record  # here: few nodes have claims
 
-        core.usage.set_claims(await threads.call(record.SECTION.load, core.root.prefix))
+        core.usage.set_claims(await threads.call(record.load, core.root.prefix))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 ASIDE = ".broken"
 # raised by a parser for damaged content
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 # errors that do not mean that the file is damaged
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR)
@@ -52,6 +53,18 @@ BOOT = StateFile("/run/nodeagent/state.json", 0o644)
 LASTING = StateFile("/var/lib/nodeagent/last.json", 0o600)
 
 
+CLAIMS = "/var/lib/nodeagent/claims"
+"""A directory with a file for each prepared claim (``agent.dra.record``)."""
+
+
+def has_claims(prefix: str) -> bool:
+    """Return True if claims are recorded, or if the record cannot be read. Blocks."""
+    try:
+        return any(name.endswith(".json") for name in os.listdir(f"{prefix.rstrip('/')}{CLAIMS}"))
+    except OSError as error:
+        return error.errno not in _NO_FILE
+
+
 class SectionId(NamedTuple):
     """The file and the key of a section."""
 
@@ -76,7 +89,6 @@ RECOVERIES = SectionId(BOOT, "recoveries")
 SETTINGS = SectionId(LASTING, "settings")
 CLUSTER = SectionId(LASTING, "cluster")
 OFFERED = SectionId(LASTING, "offered")
-CLAIMS = SectionId(LASTING, "claims")
 
 
 class Section(Generic[T]):
@@ -113,7 +125,7 @@ class Section(Generic[T]):
             return self._empty
         try:
             return self._parse(sections[self._id.key])
-        except _WRONG as error:
+        except WRONG as error:
             raise Damaged(path, self._id.key) from error
 
     def peek(self, prefix: str) -> T:

@@ -13,7 +13,7 @@ from nodeagent.base import threads
 from nodeagent.sim.apiserver.store import RESOURCE_CLAIMS
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.claims import DRIVER, GPU, Cluster, cluster_of, daemon_of
-from tests.blackbox.harness import LASTING, PATIENCE, Node, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, pod, until_health
 from tests.facts import names
 
 ONE, OTHER = "0000:10:00.0", "0000:11:00.0"
@@ -25,14 +25,13 @@ resources:
   - {name: example.com/gpu, pci: [{devices: ["1eb8"]}], via: dra}
   - {name: example.com/sound, pci: [{devices: ["10f9"]}]}
 """
+RECORD = "var/lib/nodeagent/claims"
 METADATA = f"var/lib/kubelet/plugins/{DRIVER}/dra-device-metadata"
 
 
 def record(node: Node) -> list[str]:
     """The UIDs of the recorded claims on disk."""
-    path = node.root / LASTING
-    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return [each["ref"]["uid"] for each in document.get("claims", {}).get("claims", ())]
+    return sorted(path.stem for path in (node.root / RECORD).glob("*.json"))
 
 
 def files(node: Node) -> set[str]:
@@ -179,6 +178,23 @@ async def test_a_sibling_of_a_device_of_a_device_plugin_is_tainted_and_refused(n
         await cluster.until_published(FIRST)
         assert (await cluster.kubelet.admit(failed, again=True)).phase == "Running"
         await until_health(cluster.kubelet, "example.com/sound", "0000:10:00.1", "Unhealthy")
+
+
+async def test_a_damaged_record_affects_one_claim_only(node: Node) -> None:
+    node.add_gpus(2)
+    async with cluster_of(node) as cluster:
+        async with daemon_of(cluster):
+            await cluster.until_published(FIRST)
+            for name, device in (("a", FIRST), ("b", SECOND)):
+                cluster.allocate(name, {"gpu": device})
+                assert (await cluster.start(f"p{name}", name)).phase == "Running"
+        damaged, _ = sorted((node.root / RECORD).iterdir())
+        kept = "ns/b" if json.loads(damaged.read_text())["ref"]["name"] == "a" else "ns/a"
+        damaged.write_text("{}")
+        async with daemon_of(cluster) as daemon:
+            names((await daemon.logged("state-damaged"))["error"], damaged)
+            told = await node.status()
+            assert [f"{each['namespace']}/{each['pod']}" for each in told["holders"].values()] == [kept]
 
 
 async def test_a_pod_gets_functions_of_one_group_by_both_apis(node: Node) -> None:

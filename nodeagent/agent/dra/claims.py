@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 
 from nodeagent.agent.core import Core
-from nodeagent.agent.dra.record import SECTION
+from nodeagent.agent.dra import record
 from nodeagent.base import files, log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused
 from nodeagent.cluster.api import NOT_FOUND
@@ -55,7 +55,6 @@ class Claims:
         self._metadata_directory = core.root.path(metadata)
         self._locks: dict[str, anyio.Lock] = {}  # by the UID of a claim
         self._waiting: dict[str, anyio.CancelScope] = {}  # Prepares that wait, by the UID of the claim
-        self._saving = anyio.Lock()
 
     @property
     def _recorded(self) -> Mapping[str, Claim]:
@@ -148,7 +147,7 @@ class Claims:
     async def _keep(self, claim: Claim, before: Claim | None) -> Claim | str:
         """Save the record and write the files; if that fails, the claim is as it was ``before``."""
         try:
-            await self._save()
+            await threads.call(record.save, self._core.root.prefix, claim)
             await threads.call(self._write_files, claim)
         except KernelRefused as error:
             if before is None:
@@ -178,31 +177,29 @@ class Claims:
         return dict.fromkeys((ref.uid for ref in refs), "")
 
     async def _remove(self, uid: str) -> None:
-        """Remove a claim and its files; a record that cannot be saved now is saved with the next change."""
+        """Remove a claim, its record and its files; at the next start ``release_orphans`` removes the rest."""
         known = self._recorded.get(uid)
         await threads.call(self._remove_files, uid)
         if known is None:
             return
         log.event(log.CLAIM_RELEASED, object=f"claim {known.ref}", device=_list_parts(known))
         self._publish({each: claim for each, claim in self._recorded.items() if each != uid})
-        with contextlib.suppress(KernelRefused):
-            await self._save()
+        with contextlib.suppress(OSError):
+            await threads.call(record.remove, self._core.root.prefix, uid)
 
     # The record and the files
 
     def _publish(self, recorded: Mapping[str, Claim]) -> None:
         self._core.usage.set_claims(recorded)
 
-    async def _save(self) -> None:
-        """Save the newest record. :raises KernelRefused: if that fails."""
-        async with self._saving:
-            await threads.call(SECTION.save, self._core.root.prefix, dict(self._recorded))
-
     async def restore(self) -> None:
-        """Write the files of the recorded claims again.
+        """Read the record, and write the files of the claims again.
 
         After a reboot the kubelet requests all claims again, because device nodes have other numbers.
+
+        :raises KernelRefused: if the record cannot be read: devices in use would count as free.
         """
+        self._publish(await threads.call(record.load, self._core.root.prefix))
         for claim in self._recorded.values():
             if claim.boot_id != self._node.boot_id:
                 continue
