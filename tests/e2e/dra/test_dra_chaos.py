@@ -32,7 +32,7 @@ __all__ = ("devices", "seed")  # fixtures
 
 pytestmark = pytest.mark.long
 
-SECONDS = 60.0
+SECONDS = 90.0
 REST = 150.0  # seconds; a pod that starts while the daemon is away is tried again after 60 to 90 s
 KINDS = {name: single({resource: 1}) for name, resource in (("gpu", GPU), ("sound", SOUND), ("pair", PAIR))}
 
