@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the DRA driver of this node to the kubelet (DRA: Dynamic Resource Allocation).
 
-``DraPlugin`` has two sockets. The kubelet discovers the registration socket in plugins_registry, reads there
-the path of the driver socket, and calls NodePrepareResources and NodeUnprepareResources on it;
-the agent implements ``ClaimAnswers``, which answers these calls. On the same socket the kubelet reads a
+``DraPlugin`` has two sockets. The kubelet discovers the registration socket in plugins_registry, and reads
+there the path of the driver socket, on which it calls NodePrepareResources and NodeUnprepareResources. The
+agent implements ``ClaimAnswers``, which answers these calls. On the driver socket the kubelet also reads a
 stream with the health of all devices, for the status of pods. This module implements the protocol, and makes
 no decisions about claims or devices.
 
