@@ -187,6 +187,7 @@ class Timeouts(NamedTuple):
     stale_resource_spread: float = 30.0  # many nodes remove the same resource
     removed_resource_seen: float = 5.0  # the watched Node may still list a removed resource
     claim_read_retry: Backoff = Backoff(first=0.05, limit=0.5)  # a pod starts only after that
+    claim_authorizer_lag: float = 2.0  # until it knows that a pod of this node uses the claim
     slice_write_spacing: float = 1.0  # each write of a ResourceSlice goes to every scheduler
     slice_write_retry: Backoff = Backoff(first=0.5, limit=10.0)
     slice_repair: Backoff = Backoff(first=2.0, limit=60.0)  # while another program undoes each write
