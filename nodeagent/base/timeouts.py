@@ -59,6 +59,7 @@ class Timeouts(NamedTuple):
     # The DRA driver
     claim_prepare: float = 40.0  # the kubelet cancels the call after 45 s, and repeats it 60 to 90 s later
     claim_device_poll: float = 0.5  # while a claim waits for a device: closing one raises no event
+    claim_read_other: float = 3.0  # whether a claim that uses a requested device still exists
     claim_release_by_kubelet: float = 180.0  # the kubelet looks for ended pods each minute
     claim_release_read: float = 0.05  # a pod ends only after its claims are released
     dra_registration: float = 10.0  # the kubelet looks for sockets each second

@@ -92,6 +92,11 @@ class Claims:
             try:
                 document = await self._read_claim(ref, until)
                 claim = await self._wait_until_usable(document, ref, until)
+                if isinstance(claim, Refusal) and claim.waits:  # of a claim that the kubelet has forgotten?
+                    with anyio.move_on_after(self._core.timeouts.claim_read_other):
+                        others = [each.ref for each in self._recorded.values() if each.ref.uid != ref.uid]
+                        await self._release_missing(others)
+                    claim = await self._wait_until_usable(document, ref, until)
             except ClusterUnavailable as error:
                 return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
             finally:
@@ -213,6 +218,8 @@ class Claims:
                     log.CLAIM_FILES_LOST, object=f"claim {claim.ref}", error=error.what, hint=error.hint
                 )
 
+    # Claims that the kubelet has forgotten
+
     async def release_orphans(self) -> None:
         """Release claims of the time before the start that no longer exist, then wait for ever.
 
@@ -221,15 +228,24 @@ class Claims:
         """
         former = [claim.ref for claim in self._recorded.values()]
         await anyio.sleep(self._core.timeouts.claim_release_by_kubelet)
-        for ref in former:
-            until = anyio.current_time() + self._core.timeouts.claim_prepare
-            try:
-                exists = (await self._read_claim(ref, until))["metadata"]["uid"] == ref.uid
-            except ClusterUnavailable as error:
-                exists = error.status != NOT_FOUND
-            if not exists and ref.uid in self._recorded:
-                await self.unprepare([ref])
+        await self._release_missing(former)
         await anyio.sleep_forever()
+
+    async def _release_missing(self, refs: Sequence[ClaimRef]) -> None:
+        """Release those of the claims that the API server does not have any more."""
+        for ref in refs:
+            if ref.uid in self._recorded and not await self._exists(ref):
+                await self.unprepare([ref])
+
+    async def _exists(self, ref: ClaimRef) -> bool:
+        """True if the claim is allocated, or if the API server does not answer."""
+        until = anyio.current_time() + self._core.timeouts.claim_read_other
+        try:
+            document = await self._read_claim(ref, until)
+        except ClusterUnavailable as error:
+            return error.status != NOT_FOUND
+        allocated = (document.get("status") or {}).get("allocation")
+        return document["metadata"].get("uid") == ref.uid and bool(allocated)
 
     def _write_files(self, claim: Claim) -> None:
         """Write the metadata files, then the CDI file that mounts them. Blocks.
