@@ -44,13 +44,14 @@ _AGAIN = "next try in about a minute"
 class Claims:
     """Answers the kubelet's requests about claims, and keeps their record and their files."""
 
-    def __init__(self, core: Core, read_claim: ReadClaim, driver: str, pool: str) -> None:
+    def __init__(self, core: Core, read_claim: ReadClaim, driver: str, find_pool: Callable[[], str]) -> None:
         settings = core.settings.get()
         kubelet = Path(settings.kubelet.plugins_registry_dir).parent
         metadata = f"{kubelet}/plugins/{driver}/{METADATA}"
         self._core = core
         self._read_claim = read_claim
-        self._node = Node(driver, pool, _read_boot_id(core.root), metadata)
+        self._find_pool = find_pool
+        self._node = Node(driver, find_pool(), _read_boot_id(core.root), metadata)
         self._cdi_directory = core.root.path(settings.cdi.spec_dir)
         self._metadata_directory = core.root.path(metadata)
         self._locks: dict[str, anyio.Lock] = {}  # by the UID of a claim
@@ -134,7 +135,8 @@ class Claims:
     def _decide(self, document: Object, ref: ClaimRef) -> Claim | Refusal:
         """The claim, or why it cannot be prepared, by the newest Snapshot."""
         decision = self._core.offering.one_turn()
-        found = claims.prepare(document, ref, self._node, decision)
+        node = self._node._replace(pool=self._find_pool())
+        found = claims.prepare(document, ref, node, decision)
         if isinstance(found, Claim):
             for part in decision.snapshot.reservations.withdrawn.intersection(_list_parts(found)):
                 return Refusal(f"{part} is being removed, or bound to another driver", waits=True)

@@ -100,7 +100,7 @@ async def side_of(host: SimulatedHost, timeouts: Timeouts = BRIEF) -> AsyncItera
         tasks.start_soon(shared.events.run)
         await core.first_scan(shared)
         tasks.start_soon(shared.observer.run)
-        yield Side(host, shared, Claims(shared, read, DRIVER, POOL), objects)
+        yield Side(host, shared, Claims(shared, read, DRIVER, lambda: POOL), objects)
         tasks.cancel_scope.cancel()
     shared.watcher.close()
 
