@@ -59,6 +59,7 @@ class Timeouts(NamedTuple):
     # The DRA driver
     claim_prepare: float = 40.0  # the kubelet cancels the call after 45 s, and repeats it 60 to 90 s later
     claim_device_poll: float = 0.5  # while a claim waits for a device: closing one raises no event
+    claim_read_other: float = 3.0  # whether a claim that uses a requested device still exists
     claim_release_by_kubelet: float = 180.0  # the kubelet looks for ended pods each minute
     claim_release_read: float = 0.05  # a pod ends only after its claims are released
     dra_registration: float = 10.0  # the kubelet looks for sockets each second
@@ -187,6 +188,7 @@ class Timeouts(NamedTuple):
     stale_resource_spread: float = 30.0  # many nodes remove the same resource
     removed_resource_seen: float = 5.0  # the watched Node may still list a removed resource
     claim_read_retry: Backoff = Backoff(first=0.05, limit=0.5)  # a pod starts only after that
+    claim_authorizer_lag: float = 2.0  # until it knows that a pod of this node uses the claim
     slice_write_spacing: float = 1.0  # each write of a ResourceSlice goes to every scheduler
     slice_write_retry: Backoff = Backoff(first=0.5, limit=10.0)
     slice_repair: Backoff = Backoff(first=2.0, limit=60.0)  # while another program undoes each write

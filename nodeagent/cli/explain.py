@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         return explain_claim.run(options)
     if options.machine is not None or options.cr is not None:
         raise ConfigError("FILE and --cr are only for VMs", "write: nodeagent explain vmi FILE --cr FILE")
-    name = " ".join(options.subject.split())
+    name = _find_id(" ".join(options.subject.split()))
     address = pci_address(name)
     read = daemon_client.read_named_basis if address is None else daemon_client.read_basis
     basis, first_line = read(options)
@@ -120,6 +120,15 @@ def run(options: argparse.Namespace) -> int:
     kind = type(found).__name__
     messages = (first_line, _describe_others(subject), *_list_rejected_entries(subject))
     return output.emit(options, kind, found, lambda: text(found), *messages)
+
+
+def _find_id(name: str) -> str:
+    """The id of the device with this name in a ResourceSlice; other names as they are."""
+    if not name.startswith(("pci-", "mdev-", "board-")):
+        return name
+    from nodeagent.policy.dra.devices import find_lead_id  # here: few nodes use DRA
+
+    return find_lead_id(name) or name
 
 
 def _complete_snapshot(
@@ -292,9 +301,10 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
         what = f"the devices of pods are not known here, so the devices of {subject.name} are unknown"
         return NodeagentError(what, "only a running daemon queries the kubelet: see nodeagent status")
     what = f"{subject.name} is neither a resource nor a pod that uses a device of this node"
-    return NodeagentError(
-        what, _hint_at(known, "pods that use devices:", "no pod uses a device", subject.name)
-    )
+    hint = _hint_at(known, "pods that use devices:", "no pod uses a device", subject.name)
+    if snapshot.claims:
+        hint = f"{hint}; for a pod with claims: nodeagent explain claim NAMESPACE/NAME"
+    return NodeagentError(what, hint)
 
 
 def _describe_no_name(subject: _Subject) -> NodeagentError:

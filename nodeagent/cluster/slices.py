@@ -14,7 +14,7 @@ import anyio
 
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import api
-from nodeagent.cluster.api import NOT_FOUND, TOO_MANY, UNAUTHORIZED, Object, Session
+from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, TOO_MANY, UNAUTHORIZED, Object, Session
 from nodeagent.cluster.watch import Resource
 from nodeagent.model.claim import ClaimRef
 
@@ -79,19 +79,22 @@ async def read_claim(session: Session, ref: ClaimRef, until: float) -> Object:
     """Return the claim; its UID is not compared. While the API server does not answer, try again.
 
     The kubelet calls Prepare again only after 60 to 90 s, so waiting is faster than an error. ``until``: the
-    end of all attempts on the clock of anyio.
+    end of all attempts on the clock of anyio. FORBIDDEN may end by itself, too: the authorizer learns a
+    moment later that a pod of this node uses the claim.
 
-    :raises ClusterUnavailable: at once if the server refuses the request, else at the end.
+    :raises ClusterUnavailable: soon if the server refuses the request, else at the end.
     """
     path = f"{_GROUP}/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
     last = ClusterUnavailable(f"GET {path}: the API server does not answer")
-    attempt, timeouts = 0, session.timeouts
+    attempt, timeouts, began = 0, session.timeouts, anyio.current_time()
     with anyio.CancelScope(deadline=until):
         while True:
             try:
                 return await session.get(path)
             except ClusterUnavailable as error:
-                if 400 <= error.status < 500 and error.status not in (UNAUTHORIZED, TOO_MANY):
+                lags = anyio.current_time() < began + timeouts.claim_authorizer_lag
+                waits = error.status in (UNAUTHORIZED, TOO_MANY) or (error.status == FORBIDDEN and lags)
+                if 400 <= error.status < 500 and not waits:
                     raise
                 last = error
             pause = timeouts.claim_read_retry.delay(attempt, random.random())

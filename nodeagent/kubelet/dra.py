@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the DRA driver of this node to the kubelet (DRA: Dynamic Resource Allocation).
 
-``DraPlugin`` has two sockets. The kubelet discovers the registration socket in plugins_registry, reads there
-the path of the driver socket, and calls NodePrepareResources and NodeUnprepareResources on it;
-the agent implements ``ClaimAnswers``, which answers these calls. On the same socket the kubelet reads a
+``DraPlugin`` has two sockets. The kubelet discovers the registration socket in plugins_registry, and reads
+there the path of the driver socket, on which it calls NodePrepareResources and NodeUnprepareResources. The
+agent implements ``ClaimAnswers``, which answers these calls. On the driver socket the kubelet also reads a
 stream with the health of all devices, for the status of pods. This module implements the protocol, and makes
 no decisions about claims or devices.
 
@@ -84,7 +84,7 @@ class DraPlugin:
     def __init__(
         self,
         driver: str,
-        pool: str,
+        find_pool: Callable[[], str],
         answers: ClaimAnswers,
         registry: str,
         watcher: DirectoryWatcher,
@@ -95,16 +95,17 @@ class DraPlugin:
     ) -> None:
         """Create the plugin.
 
-        ``registry`` is the kubelet's plugins_registry directory; the driver socket is in the directory
-        ``plugins`` beside it. Both are paths as the kubelet uses them, without the root ``prefix``.
-        ``store`` keeps both sockets while the service restarts.
+        ``find_pool`` returns the name of the pool, which changes with the name of the Node. ``registry`` is
+        the kubelet's plugins_registry directory; the driver socket is in the directory ``plugins`` beside it.
+        Both are paths as the kubelet uses them, without the root ``prefix``. ``store`` keeps both sockets
+        while the service restarts.
         """
         self.driver = driver
         # True when the kubelet has accepted the driver; touched at each registration
         self.registered: Latest[bool] = Latest(False)
         self.health: Latest[Mapping[str, Health]] = Latest({})  # by the device's name in the pool
         self.endpoint = f"{Path(registry).parent}/plugins/{driver}/{SOCKET}"
-        self._pool = pool
+        self._find_pool = find_pool
         self._answers = answers
         self._directory = SocketDir(f"{prefix}{registry}", watcher, exclusive=False)
         self._socket = Path(f"{prefix}{self.endpoint}")
@@ -183,7 +184,7 @@ class DraPlugin:
         except OSError as error:
             what = f"cannot serve on {self._socket}: {hints.strerror(error)}"
             raise KubeletUnavailable(what, hints.for_errno(error, "listen", _MOUNT)) from error
-        reports = _HealthReports(self._pool, self.health, timeouts.dra_health_repeat)
+        reports = _HealthReports(self._find_pool, self.health, timeouts.dra_health_repeat)
         driver = SocketServer(directory, SOCKET, [service, reports], timeouts, passed=driver_socket)
         registration = SocketServer(
             self._directory.path,
@@ -325,8 +326,10 @@ class _Driver(v1.DraPluginBase):
 class _HealthReports(health_v1.DraResourceHealthBase):
     """The stream of health reports for both versions of the service."""
 
-    def __init__(self, pool: str, health: Latest[Mapping[str, Health]], repeat: float) -> None:
-        self._pool = pool
+    def __init__(
+        self, find_pool: Callable[[], str], health: Latest[Mapping[str, Health]], repeat: float
+    ) -> None:
+        self._find_pool = find_pool
         self._health = health
         self._repeat = repeat
 
@@ -351,7 +354,7 @@ class _HealthReports(health_v1.DraResourceHealthBase):
 
     def _report(self, name: str, health: Health, now: int) -> health_v1.DeviceHealth:
         return health_v1.DeviceHealth(
-            device=health_v1.DeviceIdentifier(self._pool, name),
+            device=health_v1.DeviceIdentifier(self._find_pool(), name),
             health=health_v1.HealthStatus.HEALTHY if health.healthy else health_v1.HealthStatus.UNHEALTHY,
             last_updated_time=now,
             message=health.message[:LONGEST_MESSAGE],

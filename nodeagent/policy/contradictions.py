@@ -128,7 +128,8 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
             what = f'the alias "{alias.name}" is also the name of a rule, so it renames nothing'
             yield misconfigured(alias.place, what, "aliases are for discovered names: rename the rule")
         rule = by_name.get(alias.target)
-        if rule is not None and not _plain(rule):
+        only_options = not isinstance(rule, DirectRule | None) and not rule.selectors
+        if rule is not None and not only_options and not _plain(rule):
             what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
             yield misconfigured(alias.place, what, f"choose another name, or see {_at(rule)}")
 

@@ -212,6 +212,8 @@ def _find_conflicts(configuration: Configuration, foreign: Sequence[Permitted]) 
         if owner is not None:
             at = owner.place or owner.name
             text = f'virt-handler offers "{entry.resource}", and so does nodeagent by {at}'
+            if not isinstance(owner, DirectRule) and not owner.selectors:
+                text = f'virt-handler offers "{entry.resource}", so {at} sets options of no device'
             hint = "set externalResourceProvider: true in the CR, or remove the rule"
             yield virt_handler_conflict(entry.place, text, hint)
 

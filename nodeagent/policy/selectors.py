@@ -32,7 +32,7 @@ _Check = tuple[str, tuple[object, ...], object, bool]
 """A key, its values in the selector, the value of the device, and whether they match."""
 
 NO_NAMES: Final[Names] = MappingProxyType({})
-NO_SELECTORS = "has no selectors, so it matches nothing"
+NO_SELECTORS = "has no selectors, so it only sets options"
 OTHER_KIND = "is for devices of another kind"
 
 

@@ -15,7 +15,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.sim.apiserver.store import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from nodeagent.sim.kubelet.server import FakeKubelet
-from tests.blackbox.claims import DRIVER, FLAGS, NAME, POOL, Cluster, cluster_of, daemon_of
+from tests.blackbox.claims import BY_DRA, DRIVER, FLAGS, NAME, POOL, Cluster, cluster_of, daemon_of
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.storing import SystemdStore
 
@@ -188,6 +188,20 @@ async def test_a_kubelet_that_knows_one_version_only_prepares_and_unprepares(
         assert pod.phase == "Running", pod.message
         await cluster.kubelet.terminate(pod)
         assert pod.message == ""
+
+
+async def test_a_corrected_name_of_the_node_counts_without_a_restart(cluster: Cluster) -> None:
+    kubeconfig = "kubeconfig: /etc/kubeconfig\n"
+    cluster.node.configure(f"{BY_DRA}{kubeconfig}node: {{name: typo}}\n")
+    async with cluster.node.daemon() as daemon:
+        await daemon.logged("dra-registered")
+        assert not cluster.slices
+        cluster.node.configure(f"{BY_DRA}{kubeconfig}node: {{name: {NAME}}}\n")
+        await cluster.until_published(ONE, TWO)
+        cluster.allocate("a", {"gpu": ONE})
+        pod = await cluster.start("p", "a")
+        assert pod.phase == "Running", pod.message
+        await cluster.until_health(ONE, "Healthy")
 
 
 async def test_administrative_access_is_refused(cluster: Cluster) -> None:

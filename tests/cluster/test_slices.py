@@ -139,7 +139,14 @@ async def test_errors_that_end_by_themselves_are_waited_for(code: int, tmp_path:
         assert await slices.read_claim(api, CLAIM, anyio.current_time() + LONG) == stored
 
 
-async def test_a_claim_that_does_not_exist_is_an_error_at_once(tmp_path: Path) -> None:
+async def test_the_authorizer_of_an_api_server_may_learn_of_the_claim_a_moment_later(tmp_path: Path) -> None:
+    async with FakeApiServer() as server, session(server, tmp_path) as api:
+        stored = claimed(server)
+        server.faults.set("status:resourceclaims", Refusal(FORBIDDEN, times=3))
+        assert await slices.read_claim(api, CLAIM, anyio.current_time() + LONG) == stored
+
+
+async def test_a_claim_that_does_not_exist_or_may_not_be_read_is_soon_an_error(tmp_path: Path) -> None:
     async with FakeApiServer() as server, session(server, tmp_path) as api:
         for code in (NOT_FOUND, FORBIDDEN):
             server.faults.set("status:resourceclaims", Refusal(code))

@@ -42,11 +42,19 @@ class Tally:
 class Crowd:
     """Makes and deletes pods; ``pods`` is what the API server said of them last, by name."""
 
-    def __init__(self, api: Api, watch: Watch, kinds: Mapping[str, Kind], random: Random) -> None:
+    def __init__(
+        self,
+        api: Api,
+        watch: Watch,
+        kinds: Mapping[str, Kind],
+        random: Random,
+        scheduled: float = SCHEDULED,
+    ) -> None:
         self.pods: dict[str, Any] = {}
         self.tally = Tally()
         self._api, self._watch, self._kinds, self._random = api, watch, kinds, random
         self._decided: set[str] = set()
+        self._scheduled = scheduled
         self._serial = 0
 
     def survey(self) -> None:
@@ -82,7 +90,7 @@ class Crowd:
         last = LINGER if self._random.random() < LINGERING else pods_of.STAY
         pod = self._kinds[kind](name, last)
         pod["metadata"]["labels"] = {"kind": kind}
-        if self._random.random() >= SCHEDULED:
+        if self._random.random() >= self._scheduled:
             pod = pods_of.bound(pod)
         self.pods[name] = self._api.create(PODS, pod)
         self.tally.made[kind] += 1

@@ -17,6 +17,7 @@ from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import call
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model.allocation import Allocations, Holder, PodList
+from nodeagent.policy.dra.devices import find_lead_id
 from tests.kubelet.serving import open_channel
 
 T = TypeVar("T")
@@ -43,7 +44,10 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
 
 
 def named(kubelet_directory: Path) -> dict[str, frozenset[str]]:
-    """Pod → ids of its devices, for all pods that the kubelet names; raises OSError as the others do."""
+    """Pod → ids of its devices, also those of claims, for all pods that the kubelet names.
+
+    Raises OSError as the others do.
+    """
     path = _socket(kubelet_directory)
 
     async def ask() -> dict[str, frozenset[str]]:
@@ -59,6 +63,8 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
     for container in pod.containers:
         for devices in container.devices:
             yield from devices.device_ids
+        for claim in container.dynamic_resources:
+            yield from (find_lead_id(device.device_name) for device in claim.claim_resources)
 
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:

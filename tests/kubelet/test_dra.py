@@ -50,7 +50,7 @@ class Node:
         """Replace the driver by that of a new process."""
         self.plugin = DraPlugin(
             DRIVER,
-            POOL,
+            lambda: POOL,
             self.answers,
             REGISTRY,
             self.watcher,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodeagent.model.configuration import (
@@ -283,6 +285,7 @@ def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:
 def test_an_alias_may_lead_to_a_plain_rule_but_not_to_one_with_options_or_of_another_kind() -> None:
     assert told([GPU], Alias("a.b/c", GPU.name)) == []
     assert told([MdevRule(GPU.name)], Alias("a.b/c", GPU.name)) == []
-    assert len(told([MdevRule(GPU.name, cdi=True)], Alias("a.b/c", GPU.name))) == 1
-    assert len(told([PciRule(GPU.name, isolation=Isolation.NONE)], Alias("a.b/c", GPU.name))) == 1
+    assert told([MdevRule(GPU.name, cdi=True)], Alias("a.b/c", GPU.name)) == [], "it only sets options"
+    assert len(told([replace(GPU, cdi=True)], Alias("a.b/c", GPU.name))) == 1
+    assert len(told([replace(GPU, isolation=Isolation.NONE)], Alias("a.b/c", GPU.name))) == 1
     assert len(told([NodeRule(GPU.name, "/dev/kvm")], Alias("a.b/c", GPU.name))) == 1

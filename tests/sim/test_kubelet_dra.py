@@ -37,7 +37,7 @@ async def driver(kubelet: FakeKubelet) -> AsyncIterator[None]:
     """A registered driver."""
     watcher, answers = DirectoryWatcher(), ClaimRecorder()
     root, registry = str(kubelet.paths.root), "/var/lib/kubelet/plugins_registry"
-    plugin = DraPlugin(DRIVER, POOL, answers, registry, watcher, Timeouts(), prefix=root)
+    plugin = DraPlugin(DRIVER, lambda: POOL, answers, registry, watcher, Timeouts(), prefix=root)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
         tasks.start_soon(plugin.run)

@@ -44,13 +44,14 @@ _AGAIN = "next try in about a minute"
 class Claims:
     """Answers the kubelet's requests about claims, and keeps their record and their files."""
 
-    def __init__(self, core: Core, read_claim: ReadClaim, driver: str, pool: str) -> None:
+    def __init__(self, core: Core, read_claim: ReadClaim, driver: str, find_pool: Callable[[], str]) -> None:
         settings = core.settings.get()
         kubelet = Path(settings.kubelet.plugins_registry_dir).parent
         metadata = f"{kubelet}/plugins/{driver}/{METADATA}"
         self._core = core
         self._read_claim = read_claim
-        self._node = Node(driver, pool, _read_boot_id(core.root), metadata)
+        self._find_pool = find_pool
+        self._node = Node(driver, find_pool(), _read_boot_id(core.root), metadata)
         self._cdi_directory = core.root.path(settings.cdi.spec_dir)
         self._metadata_directory = core.root.path(metadata)
         self._locks: dict[str, anyio.Lock] = {}  # by the UID of a claim
@@ -91,6 +92,11 @@ class Claims:
             try:
                 document = await self._read_claim(ref, until)
                 claim = await self._wait_until_usable(document, ref, until)
+                if isinstance(claim, Refusal) and claim.waits:  # of a claim that the kubelet has forgotten?
+                    with anyio.move_on_after(self._core.timeouts.claim_read_other):
+                        others = [each.ref for each in self._recorded.values() if each.ref.uid != ref.uid]
+                        await self._release_missing(others)
+                    claim = await self._wait_until_usable(document, ref, until)
             except ClusterUnavailable as error:
                 return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
             finally:
@@ -128,7 +134,8 @@ class Claims:
     def _decide(self, document: Object, ref: ClaimRef) -> Claim | Refusal:
         """The claim, or why it cannot be prepared, by the newest Snapshot."""
         decision = self._core.offering.one_turn()
-        found = claims.prepare(document, ref, self._node, decision)
+        node = self._node._replace(pool=self._find_pool())
+        found = claims.prepare(document, ref, node, decision)
         if isinstance(found, Claim):
             for part in decision.snapshot.reservations.withdrawn.intersection(_list_parts(found)):
                 return Refusal(f"{part} is being removed, or bound to another driver", waits=True)
@@ -210,6 +217,8 @@ class Claims:
                     log.CLAIM_FILES_LOST, object=f"claim {claim.ref}", error=error.what, hint=error.hint
                 )
 
+    # Claims that the kubelet has forgotten
+
     async def release_orphans(self) -> None:
         """Release claims of the time before the start that no longer exist, then wait for ever.
 
@@ -218,15 +227,24 @@ class Claims:
         """
         former = [claim.ref for claim in self._recorded.values()]
         await anyio.sleep(self._core.timeouts.claim_release_by_kubelet)
-        for ref in former:
-            until = anyio.current_time() + self._core.timeouts.claim_prepare
-            try:
-                exists = (await self._read_claim(ref, until))["metadata"]["uid"] == ref.uid
-            except ClusterUnavailable as error:
-                exists = error.status != NOT_FOUND
-            if not exists and ref.uid in self._recorded:
-                await self.unprepare([ref])
+        await self._release_missing(former)
         await anyio.sleep_forever()
+
+    async def _release_missing(self, refs: Sequence[ClaimRef]) -> None:
+        """Release those of the claims that the API server does not have any more."""
+        for ref in refs:
+            if ref.uid in self._recorded and not await self._exists(ref):
+                await self.unprepare([ref])
+
+    async def _exists(self, ref: ClaimRef) -> bool:
+        """True if the claim is allocated, or if the API server does not answer."""
+        until = anyio.current_time() + self._core.timeouts.claim_read_other
+        try:
+            document = await self._read_claim(ref, until)
+        except ClusterUnavailable as error:
+            return error.status != NOT_FOUND
+        allocated = (document.get("status") or {}).get("allocation")
+        return document["metadata"].get("uid") == ref.uid and bool(allocated)
 
     def _write_files(self, claim: Claim) -> None:
         """Write the metadata files, then the CDI file that mounts them. Blocks.

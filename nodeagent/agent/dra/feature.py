@@ -22,18 +22,21 @@ from nodeagent.policy.dra import slices, writes
 
 
 class DraDriver:
-    """The DRA driver of this node; its name and the Node's name are those at the start."""
+    """The DRA driver of this node; its name is that at the start."""
 
     def __init__(self, core: Core, store: DescriptorStore) -> None:
         settings = core.settings.get()
         driver = settings.dra.driver
-        pool = writes.pool_name(driver, settings.configuration.node.name)
+
+        def find_pool() -> str:
+            return writes.pool_name(driver, core.settings.get().configuration.node.name)
+
         self._core = core
         self._publisher = Publisher(core, driver)
-        self._claims = Claims(core, self._publisher.read_claim, driver, pool)
+        self._claims = Claims(core, self._publisher.read_claim, driver, find_pool)
         self._plugin = DraPlugin(
             driver,
-            pool,
+            find_pool,
             self._claims,
             settings.kubelet.plugins_registry_dir,
             core.watcher,

@@ -72,7 +72,7 @@ class Publisher:
         """The reasons why the scheduler does not have the right slices, and missing gates as a note."""
         known = WatchState() if self._watch is None else self._watch.state.get()
         error, hint = (self.error, self.hint) if self.error else (known.error, known.hint)
-        if error:
+        if error and (self._session is not None or self._core.snapshots.now.spec.uses_dra):
             yield wrong(
                 ProblemCode.DRA, "", f"the ResourceSlices of this node are not up to date: {error}", hint
             )
@@ -102,6 +102,7 @@ class Publisher:
     async def _follow(self, registered: Latest[bool], connection: Connection) -> None:
         credentials = connection.credentials_for_dra
         if credentials is None:
+            await self._core.snapshots.until(lambda spec: spec.uses_dra)
             self._fail(ClusterUnavailable(_NO_CREDENTIALS, _SET_KUBECONFIG))
             return
         changed: Latest[None] = Latest(None)
@@ -199,6 +200,7 @@ class _Pool:
         self._repairs = _Repairs(core.timeouts)
         self._correct: _Inputs | None = None  # inputs for which the stored slices are the desired ones
         self._contents: Contents | None = None  # the last ones that were stored
+        self._answers_since = 0.0  # the time at which the API server answered again
         self._sent: Contents = ()  # those of writes that the watch may not show yet
         self._generation = 0  # the highest one so far
 
@@ -207,9 +209,12 @@ class _Pool:
 
         :raises ClusterUnavailable: if the server has not confirmed a request.
         """
-        stored = self._watch.state.get().objects
+        known = self._watch.state.get()
+        stored = known.objects
         if stored is None:
             return math.inf
+        if known.answers and known.at != self._answers_since:  # an upgrade may have enabled the gates
+            self._answers_since, self.dropped = known.at, None
         specs = [each["spec"] for each in stored.values()]
         self._generation = max([self._generation, *(spec["pool"].get("generation", 0) for spec in specs)])
         self._note_devices(*specs, *self._sent)

@@ -25,7 +25,7 @@ from nodeagent.model.kubevirt import (
     VirtualMachine,
     VmDevice,
 )
-from nodeagent.model.resource import Reason, ReasonCode, Resource
+from nodeagent.model.resource import Isolation, Reason, ReasonCode, Resource, Via
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming
 from nodeagent.policy.explain.why import why_not_offered
@@ -123,7 +123,11 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
     yield from (f"{each.subject}: {each.message}; {each.hint}" for each in machine.refused)
     for device in machine.devices:
         if device.resource is None:
-            yield f"{device.name or 'a device'} comes from a ResourceClaim, not from a device plugin"
+            yield (
+                f"{device.name or 'a device'} comes from a ResourceClaim: "
+                "nodeagent explain claim NAMESPACE/NAME shows its state"
+            )
+    yield from _describe_shared_groups(machine, decision)
     if machine.instancetype:
         yield f"the instancetype {machine.instancetype} may add devices: explain the VirtualMachineInstance"
     for name in machine.interfaces:
@@ -140,6 +144,27 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
         yield from (_UNRESTRICTED,) if cr.permitted is None else ()
     if not decision.snapshot.allocations.complete:
         yield _UNTOLD
+
+
+def _describe_shared_groups(machine: VirtualMachine, decision: Decision) -> Iterator[str]:
+    """A note if the VM requests several resources by DRA that have functions of the same IOMMU group.
+
+    The counter of a group lets the scheduler allocate one function of it, or its board.
+    """
+    requested = {device.resource for device in machine.devices if device.resource is not None}
+    for offers in decision.offers.values():
+        counted = (
+            each.match.resource
+            for each in offers
+            if each.match.rule.via is Via.DRA and each.match.rule.isolation is Isolation.GROUP
+        )
+        shared = sorted(requested.intersection(counted))
+        if len(shared) > 1:
+            yield (
+                f"{' and '.join(shared)} are allocated by DRA, from different IOMMU groups; "
+                "a claim for a board has all functions of one group"
+            )
+            return
 
 
 def _explain_request(

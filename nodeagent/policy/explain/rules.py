@@ -4,8 +4,8 @@ Pure.
 
 A rule, selector or alias that matches no device is reported as a note, because it may be intended: one
 configuration often serves many nodes. Rules of the KubeVirt CR are for all nodes and get no note;
-``policy.merge`` reports a rule without selectors. Bridges and hubs do not count, because no rule can match
-them.
+``policy.merge`` reports a rule without selectors and options. Bridges and hubs do not count, because no rule
+can match them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.host import HostDevice, Mdev
+from nodeagent.model.host import HostDevice, Kind, Mdev
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevRule, MdevSelector, Rule
@@ -120,8 +121,11 @@ def unused(decision: Decision) -> Iterator[Problem]:
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
             matched.setdefault(match.resource, []).append(host_device)
     for rule in decision.snapshot.spec.rules:
-        if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
-            yield from _unused_selectors(rule, matched.get(rule.name, ()), decision)
+        if not isinstance(rule, DirectRule) and not rule.permitted:
+            if rule.selectors:
+                yield from _unused_selectors(rule, matched.get(rule.name, ()), decision)
+            elif rule != type(rule)(rule.name):
+                yield from _unused_options(rule, decision)
         elif isinstance(rule, CdiRule) and not _matched_directly(rule, decision.snapshot):
             missing = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
             yield _unused(f'the rule "{rule.name}"', rule, missing)
@@ -143,6 +147,20 @@ def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) ->
     code = ProblemCode.IDLE_RULE if number is None else ProblemCode.IDLE_SELECTOR
     about = " ".join(filter(None, (rule.name, rule.place, str(number or ""))))
     return note(code, f"{rule.place}: {subject} matches no device here: {reason}", _FOR_OTHERS, about)
+
+
+def _unused_options(rule: DeviceRule, decision: Decision) -> Iterator[Problem]:
+    """Yield a note about a rule without selectors whose options apply to no device."""
+    by_name = {match.resource: match.rule for match in decision.matched.values()}
+    other = by_name.get(ResourceName(rule.name))
+    if other is None:
+        near = naming.find_similar(rule.name, by_name)
+        nearest = f'; nearest is "{near[0]}"' if near else ""
+        reason = f"neither discovery nor the KubeVirt CR has devices of this name{nearest}"
+        yield _unused(f'the rule "{rule.name}"', rule, reason)
+    elif other.kind is not rule.kind:
+        add = "; add mdev: []" if other.kind is Kind.MDEV else ""
+        yield _unused(f'the rule "{rule.name}"', rule, f"the devices of this name are {other.words}{add}")
 
 
 def _unused_selectors(

@@ -100,7 +100,7 @@ async def side_of(host: SimulatedHost, timeouts: Timeouts = BRIEF) -> AsyncItera
         tasks.start_soon(shared.events.run)
         await core.first_scan(shared)
         tasks.start_soon(shared.observer.run)
-        yield Side(host, shared, Claims(shared, read, DRIVER, POOL), objects)
+        yield Side(host, shared, Claims(shared, read, DRIVER, lambda: POOL), objects)
         tasks.cancel_scope.cancel()
     shared.watcher.close()
 
@@ -264,3 +264,22 @@ async def test_a_prepared_claim_stays_prepared_if_its_files_cannot_be_written_ag
         assert side.users == {hosts.address(0): "claim ns/one"}
     async with side_of(host) as side:
         assert side.users == {hosts.address(0): "claim ns/one"}
+
+
+@pytest.mark.parametrize("remains", ["nothing", "another claim of the name", "a claim without allocation"])
+async def test_a_claim_that_the_kubelet_has_forgotten_keeps_its_device_from_no_other(
+    host: SimulatedHost, remains: str
+) -> None:
+    async with side_of(host) as side:
+        side.allocate(ONE, FIRST)
+        side.allocate(TWO, FIRST)
+        await side.prepare(ONE)
+        if remains == "nothing":
+            del side.objects[ONE]
+        elif remains == "another claim of the name":
+            side.objects[ONE]["metadata"]["uid"] = "uid-3"
+        else:
+            side.objects[ONE]["status"] = {}
+        assert not isinstance((await side.prepare(TWO))["uid-2"], str)
+        assert side.users == {hosts.address(0): "claim ns/two"}
+        assert side.files == {"dra-nodeagent.local-uid-2.json", "uid-2"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
 from nodeagent.model.claim import ClaimRef
+from nodeagent.model.spec import Spec
 from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.slices import COUNTERS, TAINTS
 from nodeagent.sim.apiserver.store import NODES, RESOURCE_SLICES, Object
@@ -255,6 +257,22 @@ async def test_a_gate_that_is_disabled_later_is_noticed_at_the_next_write(settin
 
 
 @virtual.TIME
+async def test_gates_are_tried_again_after_an_upgrade_of_the_api_server(setting: Setting) -> None:
+    setting.add_gpus(1, 1)
+    setting.put_node()
+    setting.server.faults.set("gates", {TAINTS, COUNTERS})
+    async with setting.running():
+        await setting.until(lambda: setting.devices == ["board-0000-01-00-0"])
+        await setting.server.stop()
+        setting.server.faults.clear("gates")
+        await anyio.sleep(5)
+        await setting.server.start()
+        await setting.until(lambda: len(setting.devices) == 3, 120.0)
+        await anyio.sleep(5)
+        assert setting.publisher.missing_gates == frozenset()
+
+
+@virtual.TIME
 async def test_a_node_that_is_created_again_is_the_new_owner(setting: Setting) -> None:
     async with setting.running():
         await anyio.sleep(30)
@@ -323,3 +341,15 @@ async def test_without_credentials_a_claim_is_refused_with_what_to_do(setting: S
         assert "no credentials" in setting.publisher.error
         with pytest.raises(ClusterUnavailable, match="no credentials"):
             await setting.publisher.read_claim(ClaimRef("ns", "gpu", "uid"), 1e9)
+
+
+@virtual.TIME
+async def test_missing_credentials_are_no_problem_while_no_rule_offers_devices_by_dra(
+    setting: Setting, said: Said
+) -> None:
+    async with setting.running():
+        setting.core.snapshots.publish(replace(setting.core.snapshots.now, spec=Spec()))
+        setting.core.settings.set(config.load(Sources("/nowhere", {}, {})))
+        await anyio.sleep(60)
+        assert [*setting.publisher.problems] == []
+    assert said(log.CLUSTER_WRITE_REFUSED) == []

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.problem import Problem, ProblemCode
+from nodeagent.model.resource import Via
 from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy.explain import rules as explaining
 from nodeagent.policy.offer import turn
@@ -68,6 +71,18 @@ def test_a_selector_that_takes_nothing_beside_one_that_does_is_told_by_its_numbe
 
 def test_rules_of_the_cluster_and_those_without_selectors_are_not_looked_at() -> None:
     assert ruled(pci(PciSelector(devices=("1eb9",)), permitted=True), pci()) == []
+
+
+def test_options_without_selectors_are_for_a_resource_of_that_name_and_kind() -> None:
+    by_dra = PciRule(NAME, via=Via.DRA, place="config.yaml:3")
+    assert ruled(by_dra) == []
+    (typo,) = ruled(replace(by_dra, name=NAME.replace("T4", "T5")))
+    assert (typo.code, typo.action_required) == (ProblemCode.IDLE_RULE, False)
+    names(typo.message, "config.yaml:3", NAME.replace("T4", "T5"), f'nearest is "{NAME}"')
+    vgpu = "nvidia.com/GRID_T4-1Q"
+    (kind,) = ruled(replace(by_dra, name=vgpu), here=(A, mdev()))
+    names(kind.message, vgpu, "mediated devices", "mdev: []")
+    assert ruled(MdevRule(vgpu, via=Via.DRA), here=(A, mdev())) == []
 
 
 def test_a_rule_for_mdevs_that_could_be_made_says_where() -> None:
