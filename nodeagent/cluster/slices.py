@@ -20,6 +20,8 @@ from nodeagent.model.claim import ClaimRef
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _SLICES = f"{_GROUP}/resourceslices"
+_NAME_NODE = "set node.name to the name of the Node: kubectl get nodes"
+_DELETE_POD = "the claim was deleted: delete its pod, too"
 
 
 def own_slices(driver: str, node: str) -> Resource:
@@ -32,7 +34,7 @@ async def read_node_uid(session: Session, node: str) -> str:
 
     :raises ClusterUnavailable: if there is no such Node (NOT_FOUND), or no valid response.
     """
-    metadata = (await session.get(f"/api/v1/nodes/{node}")).get("metadata")
+    metadata = (await _get(session, f"/api/v1/nodes/{node}", _NAME_NODE)).get("metadata")
     uid = metadata.get("uid") if isinstance(metadata, dict) else None
     if not isinstance(uid, str):
         raise api.unreadable("a Node without a UID")
@@ -90,7 +92,7 @@ async def read_claim(session: Session, ref: ClaimRef, until: float) -> Object:
     with anyio.CancelScope(deadline=until):
         while True:
             try:
-                return await session.get(path)
+                return await _get(session, path, _DELETE_POD)
             except ClusterUnavailable as error:
                 lags = anyio.current_time() < began + timeouts.claim_authorizer_lag
                 waits = error.status in (UNAUTHORIZED, TOO_MANY) or (error.status == FORBIDDEN and lags)
@@ -101,3 +103,16 @@ async def read_claim(session: Session, ref: ClaimRef, until: float) -> Object:
             await anyio.sleep(max(pause, min(last.after, timeouts.api_retry_after)))
             attempt += 1
     raise last
+
+
+async def _get(session: Session, path: str, hint: str) -> Object:
+    """Return the object. ``hint``: for an object that does not exist.
+
+    :raises ClusterUnavailable: without a valid response.
+    """
+    try:
+        return await session.get(path)
+    except ClusterUnavailable as error:
+        if error.status == NOT_FOUND:
+            error.hint = hint
+        raise

@@ -15,6 +15,7 @@ after 60 to 90 s. Therefore systemd keeps both sockets while the service restart
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -116,14 +117,14 @@ class DraPlugin:
         self._servers: tuple[SocketServer, ...] = ()
         self._refusal = ""  # the kubelet's last refusal, unless it has accepted the driver since then
         self._failure: KubeletUnavailable | None = None  # why the sockets could not be served
-        self._served = 0.0  # since when they are served
+        self._since = math.inf  # the start of ``run``, later that of the servers
 
     async def run(self) -> None:
         """Serve both sockets until cancelled, and create them again if one of them is removed.
 
         :raises KubeletUnavailable: if a socket cannot be created.
         """
-        directory = self._directory
+        directory, self._since = self._directory, anyio.current_time()
         directory.open()
         try:
             async with anyio.create_task_group() as tasks:
@@ -148,11 +149,11 @@ class DraPlugin:
             return self._failure.what, self._failure.hint
         if self._refusal:
             return self._refusal, _KUBELET_LOG
+        if anyio.current_time() < self._since + self._timeouts.dra_registration:
+            return "", ""
         if not self._directory.exists:
             return f"{self._directory.path} does not exist", _DIRECTORIES
-        if anyio.current_time() >= self._served + self._timeouts.dra_registration:
-            return f"the kubelet does not use {self._directory.path}/{DRA_SOCKET}", _DIRECTORIES
-        return "", ""
+        return f"the kubelet does not use {self._directory.path}/{DRA_SOCKET}", _DIRECTORIES
 
     async def _serve(self) -> None:
         """Serve the driver, then announce it, until one of the two sockets is removed."""
@@ -162,7 +163,7 @@ class DraPlugin:
             try:
                 await driver.start()
                 await registration.start()
-                self._failure, self._served = None, anyio.current_time()
+                self._failure, self._since = None, anyio.current_time()
                 self.registered.set(self._stored)  # the kubelet does not register the same socket again
                 await self._wait_until(lambda: not (driver.present and registration.present))
             finally:

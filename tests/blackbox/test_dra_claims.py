@@ -184,7 +184,7 @@ async def test_a_damaged_record_affects_one_claim_only(node: Node) -> None:
     node.add_gpus(2)
     async with cluster_of(node) as cluster:
         async with daemon_of(cluster):
-            await cluster.until_published(FIRST)
+            await cluster.until_published(FIRST, SECOND)
             for name, device in (("a", FIRST), ("b", SECOND)):
                 cluster.allocate(name, {"gpu": device})
                 assert (await cluster.start(f"p{name}", name)).phase == "Running"
@@ -194,7 +194,7 @@ async def test_a_damaged_record_affects_one_claim_only(node: Node) -> None:
         async with daemon_of(cluster) as daemon:
             names((await daemon.logged("state-damaged"))["error"], damaged)
             told = await node.status()
-            assert [f"{each['namespace']}/{each['pod']}" for each in told["holders"].values()] == [kept]
+            assert [each["pod"] for each in told["holders"].values()] == [f"claim {kept}"]
 
 
 async def test_a_pod_gets_functions_of_one_group_by_both_apis(node: Node) -> None:

@@ -152,7 +152,7 @@ async def test_a_missing_right_is_a_problem_until_it_is_granted(node: Node) -> N
 async def test_without_credentials_the_status_says_what_to_do(node: Node) -> None:
     node.add_gpus(1)
     async with cluster_of(node) as cluster, node.daemon():
-        found = await node.until_told(lambda status: bool(status["problems"]))
-        assert "no credentials for the API server" in found["problems"][0]
-        assert "kubeconfig" in found["findings"][0]["hint"]
+        missing = "no credentials for the API server"
+        found = await node.until_told(lambda told: any(missing in each for each in told["problems"]))
+        assert any("kubeconfig" in each["hint"] for each in found["findings"])
         assert cluster.slices == []

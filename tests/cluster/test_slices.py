@@ -108,6 +108,7 @@ async def test_the_uid_of_the_node_is_that_of_the_present_node(tmp_path: Path) -
         with pytest.raises(ClusterUnavailable) as caught:
             await slices.read_node_uid(api, NODE)
         assert caught.value.status == NOT_FOUND
+        assert "node.name" in caught.value.hint
         node = server.store.put(NODES, {"metadata": {"name": NODE}})
         assert await slices.read_node_uid(api, NODE) == node["metadata"]["uid"]
 
@@ -153,6 +154,7 @@ async def test_a_claim_that_does_not_exist_or_may_not_be_read_is_soon_an_error(t
             with pytest.raises(ClusterUnavailable) as caught, anyio.fail_after(5):
                 await slices.read_claim(api, CLAIM, anyio.current_time() + LONG)
             assert caught.value.status == code
+            assert ("delete its pod" in caught.value.hint) == (code == NOT_FOUND)
 
 
 @pytest.mark.parametrize("fault", ["away", "silent"])

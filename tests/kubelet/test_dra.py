@@ -353,10 +353,14 @@ async def test_the_problem_of_a_socket_that_no_kubelet_uses_comes_after_seconds(
         assert "the kubelet does not use" in node.plugin.find_problem()[0]
 
 
+@virtual.TIME
 async def test_the_problem_of_a_missing_registry_names_it(node: Node) -> None:
+    assert node.plugin.find_problem() == ("", "")
     shutil.rmtree(node.kubelet.paths.registry)
     async with node.serving():
         await anyio.wait_all_tasks_blocked()
+        assert node.plugin.find_problem() == ("", "")
+        await anyio.sleep(Timeouts().dra_registration + 1)
         assert "plugins_registry does not exist" in node.plugin.find_problem()[0]
 
 

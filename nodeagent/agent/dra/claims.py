@@ -55,7 +55,7 @@ class Claims:
         self._cdi_directory = core.root.path(settings.cdi.spec_dir)
         self._metadata_directory = core.root.path(metadata)
         self._locks: dict[str, anyio.Lock] = {}  # by the UID of a claim
-        self._waiting: dict[str, anyio.CancelScope] = {}  # Prepares that wait, by the UID of the claim
+        self._waiting: dict[str, list[anyio.CancelScope]] = {}  # running Prepares, by the UID of the claim
 
     @property
     def _recorded(self) -> Mapping[str, Claim]:
@@ -70,8 +70,13 @@ class Claims:
         answers: dict[str, Sequence[ClaimDevice] | str] = {}
 
         async def prepare(ref: ClaimRef) -> None:
-            async with self._locks.setdefault(ref.uid, anyio.Lock()):
-                answer = await self._prepare(ref)
+            answer: Claim | str = "the pod of the claim has ended"
+            scopes = self._waiting.setdefault(ref.uid, [])
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                async with self._locks.setdefault(ref.uid, anyio.Lock()):
+                    answer = await self._prepare(ref)
+            scopes.remove(scope)
             answers[ref.uid] = answer if isinstance(answer, str) else answer.devices
             if isinstance(answer, str):
                 log.event(log.CLAIM_REFUSED, object=f"claim {ref}", error=answer)
@@ -87,25 +92,21 @@ class Claims:
     async def _prepare(self, ref: ClaimRef) -> Claim | str:
         until = anyio.current_time() + self._core.timeouts.claim_prepare
         before = self._recorded.get(ref.uid)
-        with anyio.CancelScope() as scope:
-            self._waiting[ref.uid] = scope
-            try:
-                document = await self._read_claim(ref, until)
+        try:
+            document = await self._read_claim(ref, until)
+            claim = await self._wait_until_usable(document, ref, until)
+            if isinstance(claim, Refusal) and claim.waits:  # of a claim that the kubelet has forgotten?
+                with anyio.move_on_after(self._core.timeouts.claim_read_other):
+                    others = [each.ref for each in self._recorded.values() if each.ref.uid != ref.uid]
+                    await self._release_missing(others)
                 claim = await self._wait_until_usable(document, ref, until)
-                if isinstance(claim, Refusal) and claim.waits:  # of a claim that the kubelet has forgotten?
-                    with anyio.move_on_after(self._core.timeouts.claim_read_other):
-                        others = [each.ref for each in self._recorded.values() if each.ref.uid != ref.uid]
-                        await self._release_missing(others)
-                    claim = await self._wait_until_usable(document, ref, until)
-            except ClusterUnavailable as error:
-                return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
-            finally:
-                self._waiting.pop(ref.uid, None)
-            if isinstance(claim, Refusal):
-                return f"{claim.text}, {_AGAIN}" if claim.waits else claim.text
-            with anyio.CancelScope(shield=True):
-                return await self._keep(claim, before)
-        return "the pod of the claim has ended"
+        except ClusterUnavailable as error:
+            return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
+        if isinstance(claim, Refusal):
+            return f"{claim.text}, {_AGAIN}" if claim.waits else claim.text
+        with anyio.CancelScope(shield=True):
+            kept = await self._keep(claim, before)
+        return kept
 
     async def _wait_until_usable(self, document: Object, ref: ClaimRef, until: float) -> Claim | Refusal:
         """Return the claim, which is published as the user of its devices from then on; wait for devices that
@@ -172,7 +173,7 @@ class Claims:
         An unknown claim is no error: the kubelet may repeat a request, and a pod ends only after its success.
         """
         for ref in refs:
-            if (scope := self._waiting.get(ref.uid)) is not None:
+            for scope in self._waiting.pop(ref.uid, ()):
                 scope.cancel()
         recorded = [self._recorded[ref.uid] for ref in refs if ref.uid in self._recorded]
         with anyio.move_on_after(self._core.timeouts.claim_release_read):  # else they would be shown as open
@@ -200,15 +201,16 @@ class Claims:
         self._core.usage.set_claims(recorded)
 
     async def restore(self) -> None:
-        """Read the record, and write the files of the claims again.
+        """Read the record, and write the files of the claims again; drop the claims of another boot.
 
-        After a reboot the kubelet requests all claims again, because device nodes have other numbers.
+        After a reboot no pod of them runs, and the kubelet prepares the claims again that it needs.
 
         :raises KernelRefused: if the record cannot be read: devices in use would count as free.
         """
         self._publish(await threads.call(record.load, self._core.root.prefix))
         for claim in self._recorded.values():
             if claim.boot_id != self._node.boot_id:
+                await self._remove(claim.ref.uid)
                 continue
             try:
                 await threads.call(self._write_files, claim)

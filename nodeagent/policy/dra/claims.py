@@ -192,7 +192,11 @@ def _check_device(name: str, own: frozenset[str], pods: frozenset[str], decision
     """
     device = devices.find_device(name, decision)
     if device is None:
-        raise _Refused(f"{name}: no device of this name is offered by DRA on this node", waits=True)
+        raise _Refused(
+            f"{name}: no device of this name is offered by DRA on this node; "
+            "restore the device or its rule, or delete the pod",
+            waits=True,
+        )
     holders = _find_holders(device, decision)
     own |= {each for each, holder in holders.items() if str(holder) in pods and each not in device.parts}
     _check_unused(device, own, holders)

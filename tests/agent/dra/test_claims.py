@@ -172,6 +172,7 @@ async def test_a_claim_that_is_released_while_it_waits_is_not_prepared(host: Sim
         await side.prepare(ONE)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(side.prepare, TWO)
+            tasks.start_soon(side.prepare, TWO)  # a second pod with the claim
             await anyio.sleep(0.1)
             with anyio.fail_after(5):
                 assert await side.claims.unprepare([TWO]) == {"uid-2": ""}
@@ -283,3 +284,20 @@ async def test_a_claim_that_the_kubelet_has_forgotten_keeps_its_device_from_no_o
         assert not isinstance((await side.prepare(TWO))["uid-2"], str)
         assert side.users == {hosts.address(0): "claim ns/two"}
         assert side.files == {"dra-nodeagent.local-uid-2.json", "uid-2"}
+
+
+async def test_a_claim_of_another_boot_is_dropped_at_the_start(host: SimulatedHost) -> None:
+    """No pod of it runs after the reboot, and the kubelet prepares it again for a pod that starts."""
+    async with side_of(host) as side:
+        side.allocate(ONE, FIRST)
+        await side.prepare(ONE)
+    host.write_file("/proc/sys/kernel/random/boot_id", "another")
+    async with side_of(host) as side:
+        await side.claims.restore()
+        assert (side.users, side.files) == ({}, set())
+        side.allocate(ONE, FIRST)
+        await side.prepare(ONE)
+        assert side.users == {hosts.address(0): "claim ns/one"}
+    async with side_of(host) as side:
+        await side.claims.restore()
+        assert side.users == {hosts.address(0): "claim ns/one"}

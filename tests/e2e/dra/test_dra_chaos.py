@@ -23,7 +23,7 @@ from tests.e2e.dra import slices
 from tests.e2e.dra.objects import Objects
 from tests.e2e.dra.settings import by_dra, launch
 from tests.e2e.dra.slices import name_of
-from tests.e2e.pods import Pods
+from tests.e2e.pods import STAY, Pods
 from tests.e2e.resources import GROUPS, rule
 from tests.e2e.test_chaos import GPU, PAIR, SOUND, devices, seed, single
 from tests.e2e.watching import Devices, Watch
@@ -97,5 +97,7 @@ def test_no_board_ever_has_two_owners_by_plugin_and_by_claim(
     assert not watch.shared, "\n".join(f"{each}: {told}" for each, told in watch.shared.items())
     assert not [each for each in trouble.done if "crashed" in each]
     for kind, make in KINDS.items():
-        pods.create(make(f"last-{kind}", "sleep 1000"))
+        pods.create(make(f"last-{kind}", STAY))
         pods.given(f"last-{kind}")
+        pods.delete(f"last-{kind}")
+        waiting.until(lambda: usable(running), f"all devices are usable after {kind}", REST)
