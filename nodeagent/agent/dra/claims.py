@@ -104,9 +104,7 @@ class Claims:
             return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
         if isinstance(claim, Refusal):
             return f"{claim.text}, {_AGAIN}" if claim.waits else claim.text
-        with anyio.CancelScope(shield=True):
-            kept = await self._keep(claim, before)
-        return kept
+        return await self._keep(claim, before)
 
     async def _wait_until_usable(self, document: Object, ref: ClaimRef, until: float) -> Claim | Refusal:
         """Return the claim, which is published as the user of its devices from then on; wait for devices that
@@ -154,16 +152,18 @@ class Claims:
 
     async def _keep(self, claim: Claim, before: Claim | None) -> Claim | str:
         """Save the record and write the files; if that fails, the claim is as it was ``before``."""
-        try:
-            await threads.call(record.save, self._core.root.prefix, claim)
-            await threads.call(self._write_files, claim)
-        except KernelRefused as error:
-            if before is None:
-                await self._remove(claim.ref.uid)
-            else:
-                self._publish({**self._recorded, claim.ref.uid: before})
-            return f"{error.what}; {error.hint}, {_AGAIN}"
-        return claim
+        failure = ""
+        with anyio.CancelScope(shield=True):  # an Unprepare waits for the end of this
+            try:
+                await threads.call(record.save, self._core.root.prefix, claim)
+                await threads.call(self._write_files, claim)
+            except KernelRefused as error:
+                failure = f"{error.what}; {error.hint}, {_AGAIN}"
+                if before is None:
+                    await self._remove(claim.ref.uid)
+                else:
+                    self._publish({**self._recorded, claim.ref.uid: before})
+        return failure or claim
 
     # Unprepare
 
@@ -185,7 +185,7 @@ class Claims:
         return dict.fromkeys((ref.uid for ref in refs), "")
 
     async def _remove(self, uid: str) -> None:
-        """Remove a claim, its record and its files; at the next start ``release_orphans`` removes the rest."""
+        """Remove a claim, its record and its files; ``release_orphans`` of the next start removes the rest."""
         known = self._recorded.get(uid)
         await threads.call(self._remove_files, uid)
         if known is None:
