@@ -110,7 +110,7 @@ def pod_of(running: Cluster, name: str, listen: str) -> Any:
         {"name": "KUBERNETES_SERVICE_PORT", "value": str(server.port)},
     ]
     for volume in spec["volumes"]:
-        if volume["name"] in ("sys", "dev", "state"):
+        if volume["name"] in ("sys", "dev", "state", "cdi"):
             volume["hostPath"]["path"] = f"{running.host}{volume['hostPath']['path']}"
     for variable in container["env"]:
         if variable["name"] == "NODEAGENT_HTTP_LISTEN":
@@ -219,11 +219,13 @@ def test_a_pod_can_write_slices_of_its_own_node_and_driver_only(running: Cluster
 
 
 @contextmanager
-def deployed(running: Cluster, host: SimulatedHost, name: str) -> Iterator[None]:
-    """The first pod of the static file, ready; no pod after the block."""
+def deployed(running: Cluster, host: SimulatedHost, name: str, config: str = "") -> Iterator[None]:
+    """The first pod of the static file, perhaps with another config.yaml, ready; no pod after the block."""
     os.makedirs(host.path("/sys/fs/cgroup"))  # mounted on by the runtime
     settings = manifests.one(manifests.static(name), "ConfigMap")
     settings["metadata"]["name"] = "nodeagent-config"
+    if config:
+        settings["data"]["config.yaml"] = config
     running.api.create(PLACES["ConfigMap"], settings)
     create(running, "first", pod_of(running, name, f"127.0.0.1:{free_port()}"))
     try:
