@@ -185,7 +185,7 @@ class Claims:
         return dict.fromkeys((ref.uid for ref in refs), "")
 
     async def _remove(self, uid: str) -> None:
-        """Remove a claim, its record and its files; ``release_orphans`` of the next start removes the rest."""
+        """Remove a claim, its record and its files; ``release_orphans`` removes the rest later."""
         known = self._recorded.get(uid)
         await threads.call(self._remove_files, uid)
         if known is None:
