@@ -107,7 +107,7 @@ def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
 
 
 def _find_label(host_device: HostDevice, names: Names) -> Label:
-    """The data for the resource name of a device whose kind discovery matches."""
+    """The data from which the resource name of a discovered device is made."""
     find_label = kinds.find_kind(host_device).label
     return Label(host_device.kind, "", None) if find_label is None else find_label(host_device, names)
 

@@ -107,7 +107,7 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
         return elsewhere
     container = unit.in_containers.get(device.id)
     if container is not None and not (own is not None and own.is_with(container)):
-        text = f"{container} has its device node, as {container.resource}"
+        text = f"{container} uses its device node, which was allocated as {container.resource}"
         return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     present = {each.id for each in unit.devices}
     for head in unit.loans:
