@@ -134,7 +134,7 @@ async def test_a_forgotten_name_is_taken_away_and_one_that_comes_back_is_left(
         told = await node.until_told(lambda told: stale(told) == {})
         assert of(told, "staleRemoved") == [GPU]
         count(server, **{OTHER: "1"})
-        await node.until_told(lambda told: "came back" in stale(told).get(GPU, ""))
+        await node.until_told(lambda told: "another program writes" in stale(told).get(GPU, ""))
         assert patches(server) == 1
 
 
