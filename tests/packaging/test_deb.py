@@ -11,6 +11,7 @@ from tests.packaging.machine import Machine, until
 CONFIG = "/etc/nodeagent/config.yaml"
 EDITED = "apiVersion: nodeagent/v1\ndiscovery: {naming: id}\n"
 PLUGINS = "/var/lib/kubelet/device-plugins"  # the kubelet's; without it there is no lock in it
+DRA_SOCKET = "/var/lib/kubelet/plugins_registry/nodeagent-dra.sock"
 DPKG = "dpkg --force-confold -i"  # as apt calls it without a terminal
 
 
@@ -83,7 +84,9 @@ def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
     empty.until_active()
     empty.run("nodeagent config")
     empty.write("/etc/nodeagent/conf.d/mine.yaml", EDITED)
+    empty.write(DRA_SOCKET, "")  # a restart of the daemon keeps it
     empty.run("dpkg --remove nodeagent-demo nodeagent")
+    empty.run(f"rmdir {DRA_SOCKET.rpartition('/')[0]}")
     assert empty.show("ActiveState") == "inactive"
     assert sorted(empty.files() - before) == [
         *("/etc/nodeagent", "/etc/nodeagent/conf.d", "/etc/nodeagent/conf.d/mine.yaml", CONFIG),
@@ -103,11 +106,12 @@ def test_a_purge_leaves_the_lock_and_the_cdi_files_of_another_nodeagent_on_the_n
 ) -> None:
     lock, cdi = f"{PLUGINS}/nodeagent.lock", "/run/cdi/nodeagent-0123456789.json"
     installed.write(cdi, "{}")
-    installed.run(f"dpkg --remove nodeagent && mkdir -p {PLUGINS}")
+    installed.write(DRA_SOCKET, "")
+    installed.run(f"systemctl stop nodeagent && mkdir -p {PLUGINS}")
     installed.run(f"systemd-run --quiet --unit=pod flock {lock} sleep infinity")
     until(lambda: installed.run(f"flock -n {lock} true", check=False).returncode, "the other one has it")
-    installed.run("dpkg --purge nodeagent")
-    assert installed.says(f"ls {cdi} {lock}").split() == [cdi, lock]
+    installed.run("dpkg --remove nodeagent && dpkg --purge nodeagent")
+    assert installed.says(f"ls {cdi} {lock} {DRA_SOCKET}").split() == [cdi, lock, DRA_SOCKET]
 
 
 def test_a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back(installed: Machine) -> None:
