@@ -82,6 +82,7 @@ class Pods:
     def __init__(self, api: Api, logs: Path) -> None:
         self._api = api
         self._logs = logs
+        self.patience = 30.0  # seconds for the start of a container
         self._names: list[str] = []
 
     def start(self, name: str, limits: Limits, *commands: str) -> None:
@@ -106,7 +107,7 @@ class Pods:
         """What a container was given at that start of it, counted from 0, once it says so."""
         what = f"{name}/{container_name} runs"
         try:
-            text = waiting.until(lambda: self._told(name, container_name, start), what, 30.0)
+            text = waiting.until(lambda: self._told(name, container_name, start), what, self.patience)
         except AssertionError as error:
             raise AssertionError(f"{error}; events: {self._events(name)}") from error
         lines = text.splitlines()

@@ -13,7 +13,9 @@ from tests.e2e import building, cluster
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.dra.objects import Objects
+from tests.e2e.dra.settings import PATIENCE
 from tests.e2e.namespace import traces
+from tests.e2e.pods import Pods
 
 
 @pytest.fixture(scope="package")
@@ -32,6 +34,17 @@ def driver(running: Cluster, daemon: Daemon) -> Daemon:
     (running.host / "etc").mkdir(exist_ok=True)
     (running.host / "etc/kubeconfig").write_bytes(kubeconfig.read_bytes())
     return daemon
+
+
+@pytest.fixture
+def pods(pods: Pods) -> Pods:
+    """Pods that may wait for the kubelet's second attempt.
+
+    On a busy machine the API server refuses its first GET of a claim ("no relationship found between node and
+    this object"), because its authorizer does not know the pod yet; the kubelet tries again after 60 to 90 s.
+    """
+    pods.patience = PATIENCE
+    return pods
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.dra.slices import KubeletLog, await_devices
 from tests.e2e.resources import only, rule
 
+PATIENCE = 120.0  # seconds for the start of a pod with a claim
+
 
 def by_dra(name: str, *addresses: str, **fields: object) -> dict[str, object]:
     """A rule that offers these addresses by DRA."""

@@ -25,6 +25,8 @@ from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, FOURTH, GROUPS, SECOND, THIRD
 from tests.storing import SystemdStore
 
+pytestmark = pytest.mark.timeout(300)
+
 GPU, VGPU = "example.com/gpu", "example.com/vgpu"
 ADDRESSES = (FIRST, SECOND, THIRD, FOURTH)
 NVME = "0000:02:00.0"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster
@@ -13,6 +15,8 @@ from tests.e2e.dra.settings import by_dra, launch, settings
 from tests.e2e.dra.slices import await_devices, name_of
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, GROUPS, SECOND, THIRD, nodes_of, rule
+
+pytestmark = pytest.mark.timeout(300)
 
 GPU, VGPU = "example.com/gpu", "example.com/vgpu"
 GPU_ENV, VGPU_ENV = "PCI_RESOURCE_EXAMPLE_COM_GPU", "MDEV_PCI_RESOURCE_EXAMPLE_COM_VGPU"

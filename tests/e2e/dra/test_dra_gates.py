@@ -21,6 +21,8 @@ from tests.e2e.namespace import traces
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, SECOND, THIRD
 
+pytestmark = pytest.mark.timeout(300)
+
 GPU, AUDIO = "example.com/gpu", "example.com/audio"
 DROPPED = ("DRADeviceTaints", "DRAPartitionableDevices")
 AUDIO_OF_FIRST = FIRST.replace(".0", ".1")

@@ -14,10 +14,12 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.dra import reading
 from tests.e2e.dra.objects import DRIVER, Objects, devices_of, event, from_template, pod, request
-from tests.e2e.dra.settings import by_dra, launch
+from tests.e2e.dra.settings import PATIENCE, by_dra, launch
 from tests.e2e.dra.slices import devices, name_of
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, GROUPS, SECOND, rule
+
+pytestmark = pytest.mark.timeout(300)
 
 GPU, AUDIO, BOARD = "example.com/gpu", "example.com/audio", "example.com/board"
 REFUSED = "cannot allocate all claims"  # of the scheduler
@@ -72,7 +74,7 @@ def test_the_sibling_of_a_claimed_function_waits_in_the_scheduler(
     assert pods.given("sibling").nodes == {"/dev/vfio/vfio", f"/dev/vfio/{GROUPS[FIRST]}"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_of_eight_pods_at_once_one_runs_in_each_of_two_groups(
     running: Cluster, driver: Daemon, pods: Pods, objects: Objects
 ) -> None:
@@ -87,7 +89,7 @@ def crowd(running: Cluster, pods: Pods, names: list[str]) -> None:
     """Make pods for half of a group each, and see that one runs in each group; delete them."""
     for index, name in enumerate(names):
         pods.create(pod(name, part=from_template(("gpu", "audio")[index % 2])))
-    waiting.until(lambda: len(phases(pods, names, "Running")) == 2, "two pods run", 30.0)
+    waiting.until(lambda: len(phases(pods, names, "Running")) == 2, "two pods run", PATIENCE)
     run = phases(pods, names, "Running")
     refused = [name for name in names if name not in run]
     waiting.until(
