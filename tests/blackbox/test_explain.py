@@ -219,7 +219,7 @@ async def test_a_saved_host_is_asked_by_every_name(ruled: Node) -> None:
 
 
 async def test_help_names_what_can_be_asked_for() -> None:
-    assert "UUID, resource, path, pod, rule, or vmi" in (await run("explain", "--help")).stdout
+    assert "UUID, resource, path, pod, rule, vmi, claim" in (await run("explain", "--help")).stdout
 
 
 def pods_of(told: dict[str, Any]) -> dict[str, str]:
