@@ -251,7 +251,7 @@ def test_the_health_of_a_claimed_device_is_in_the_pods_status_and_a_taint(
     assert health(pods.get("patient"))[entry][0] == "Healthy"
     host.bind(FIRST, "nvidia")
     waiting.until(lambda: health(pods.get("patient"))[entry][0] == "Unhealthy", "it is Unhealthy")
-    assert "nvidia" in health(pods.get("patient"))[entry][1]
+    waiting.until(lambda: "nvidia" in health(pods.get("patient"))[entry][1], "the message names the driver")
     (taint,) = waiting.until(lambda: taints(running), "the device is tainted")
     assert (taint["key"], taint["effect"]) == (f"{DRIVER}/unusable", "NoSchedule")
     assert pods.get("patient")["status"]["phase"] == "Running"
