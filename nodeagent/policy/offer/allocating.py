@@ -105,7 +105,8 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
     :raises AllocationRefused: with the pod that uses a device.
     """
     resource = request.resource
-    own = owned | {(resource.name, each) for each in request.device_ids} - listed_devices(pods or {})
+    listed = listed_devices(pods) if pods is not None else _find_named(request)
+    own = owned | {(resource.name, each) for each in request.device_ids} - listed
     for device_id in request.device_ids:
         for each, holder in _find_users(device_id, request):
             if (holder.resource, holder.allocated_id(each)) in own:
@@ -119,6 +120,13 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
                 f"{resource.name}: {device_id}: IOMMU group in use by {holder}, which has {each}",
                 "it becomes available when that pod ends",
             )
+
+
+def _find_named(request: Request) -> frozenset[ResourceDevice]:
+    """The requested devices that pods with known names use."""
+    name, allocations = request.resource.name, request.decision.snapshot.allocations
+    holders = ((each, allocations.holder_of(name, each)) for each in request.device_ids)
+    return frozenset((name, each) for each, holder in holders if holder is not None and holder.named)
 
 
 def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:

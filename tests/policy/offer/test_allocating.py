@@ -39,13 +39,10 @@ OTHER = Holder("ns", "old", ResourceName(GPU))
 def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
     decision = first(function(A))
     used = turn.decide_next(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
-    device = ResourceName(GPU), A
-    pods = {"ns/old": frozenset({device})}
     with pytest.raises(AllocationRefused) as caught:
-        allocating.check_unused(request(used, A), frozenset(), pods)
+        allocating.check_unused(request(used, A), frozenset(), None)
     names(caught.value.what, A, "ns/old")
-    allocating.check_unused(request(used, A), frozenset({device}), pods)
-    allocating.check_unused(request(used, A), frozenset(), None)
+    allocating.check_unused(request(used, A), frozenset({(ResourceName(GPU), A)}), None)
 
 
 def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> None:
