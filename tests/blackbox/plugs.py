@@ -54,8 +54,9 @@ def plugged(node: Node, port: str, plug: Plug, number: int) -> str:
     files.directory(node.host.path("/sys/dev/char"))
     node.host.tree.link(f"/sys/dev/char/{_MAJOR}:{minor}", place)
     path = node.host.path(f"/dev/bus/usb/{bus:03}/{number:03}")
-    Path(path).unlink()
-    os.mknod(path, 0o020600, os.makedev(_MAJOR, minor))
+    aside = f"{path}.new"
+    os.mknod(aside, 0o020600, os.makedev(_MAJOR, minor))
+    Path(aside).rename(path)  # the daemon never sees the device without its node, as on a real host
     return path
 
 

@@ -259,7 +259,7 @@ async def test_a_file_that_takes_long_to_parse_is_used_and_parsed_once(gpus: Nod
 @pytest.mark.slow
 async def test_a_daemon_starts_with_a_file_that_takes_long_to_parse(gpus: Node) -> None:
     put_text(gpus, "slow.yaml", slow_text())
-    async with gpus.kubelet() as kubelet, gpus.daemon(environ=SLOW):
+    async with gpus.kubelet() as kubelet, gpus.daemon(environ=SLOW, ready=False):
         await kubelet.until_listed(GPU, 3, PARSED)
         assert set(names(kubelet).values()) == {"Healthy"}
         assert "cannot be used" not in json.dumps((await gpus.status())["findings"])
