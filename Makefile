@@ -28,16 +28,20 @@ lint: $(DEV_STAMP)  ## style, types, spelling, shell scripts, import contracts, 
 
 UNIT := $(PYTEST) -n 4 --dist worksteal tests --ignore=tests/blackbox --ignore=tests/test_repository.py
 BLACKBOX := $(PYTEST) --dist worksteal tests/blackbox
+# Eight or more of these tests share two processors, and wait for real time. So each that fails is run once more,
+# alone; both results are printed, and a test that fails twice ends the run.
+ALONE := -n 0 --last-failed --last-failed-no-failures none --maxfail 5
 test: lint  ## lint, unit tests and the quick black-box tests; ARGS="PATH -k WORD": only those tests
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
 	$(UNIT) -m "not slow and not bench"
-	$(BLACKBOX) -n 8 -m "not slow and not bench"
+	$(BLACKBOX) -n 8 -m "not slow and not bench" || $(BLACKBOX) -m "not slow and not bench" $(ALONE)
 endif
 
+SLOW := $(PYTEST) --dist worksteal -m "slow and not bench" $$(grep -rlE --include='test_*.py' 'mark\.slow' tests)
 test-slow: $(DEV_STAMP)  ## the tests that wait for seconds of real time
-	$(PYTEST) -n 16 --dist worksteal -m "slow and not bench" $$(grep -rlE --include='test_*.py' 'mark\.slow' tests)
+	$(SLOW) -n 16 || $(SLOW) $(ALONE)
 
 test-all: test test-slow  ## all tests of the daemon as a process and below
 

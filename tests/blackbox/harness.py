@@ -217,8 +217,10 @@ class Node:
 
     def state(self, section: str) -> dict[str, Any]:
         """A section of the state until the next boot, as it is on disk; {} without it."""
-        path = self.root / STATE
-        document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        try:
+            document: dict[str, Any] = json.loads((self.root / STATE).read_text())
+        except FileNotFoundError:  # the last section is gone, maybe since a moment ago
+            return {}
         found: dict[str, Any] = document.get(section, {})
         return found
 
