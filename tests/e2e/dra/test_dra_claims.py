@@ -162,6 +162,7 @@ def test_a_pod_that_starts_during_a_restart_by_systemd_waits_for_the_daemon_only
     store.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_slices_are_back_after_each_restart_of_the_kubelet(
     running: Cluster, driver: Daemon, pods: Pods, objects: Objects
@@ -324,6 +325,7 @@ def test_a_container_starts_again_after_a_daemon_that_found_no_files(
     assert log.calls("prepare") == []
 
 
+@pytest.mark.long
 def test_slices_are_back_after_an_api_server_that_was_away_at_the_start_of_the_kubelet(
     running: Cluster, driver: Daemon
 ) -> None:

@@ -21,7 +21,7 @@ from tests.e2e.namespace import traces
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, SECOND, THIRD
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 GPU, AUDIO = "example.com/gpu", "example.com/audio"
 DROPPED = ("DRADeviceTaints", "DRAPartitionableDevices")

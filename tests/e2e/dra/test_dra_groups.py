@@ -74,6 +74,7 @@ def test_the_sibling_of_a_claimed_function_waits_in_the_scheduler(
     assert pods.given("sibling").nodes == {"/dev/vfio/vfio", f"/dev/vfio/{GROUPS[FIRST]}"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_of_eight_pods_at_once_one_runs_in_each_of_two_groups(
     running: Cluster, driver: Daemon, pods: Pods, objects: Objects
