@@ -16,7 +16,7 @@ from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_order
 
 GROUPS = "/sys/kernel/iommu_groups"
 _CLASS = "/sys/class/vfio"
-_NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d+)")
+_NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d{1,10})")  # an int of C
 
 
 def group(root: Root, number: GroupNumber) -> Group | None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import groups
+from nodeagent.kernel.scan import groups, scanner
+from nodeagent.kernel.scan.readers import Item
+from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
@@ -81,3 +83,8 @@ def test_a_host_says_whether_its_iommu_is_intels(
     (iommus / "dmar0").rename(iommus / name)
     found = Looks(Root(tmp_path)).full()
     assert (found.iommu, found.vtd) == (True, vtd)
+
+
+def test_a_node_with_thousands_of_digits_is_no_group() -> None:
+    assert scanner.resolve([f"/dev/vfio/{'1' * 5000}"], Host()) == ()
+    assert scanner.resolve(["/dev/vfio/2147483647"], Host()) == (Item("groups", GroupNumber(2147483647)),)
