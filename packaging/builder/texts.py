@@ -31,9 +31,9 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "commands", "concepts", "configuration", "events", "getting-started"),
-        *("host-preparation", "kubernetes", "kubevirt", "logs", "metrics", "migrating", "packaging"),
-        *("scale", "testing", "troubleshooting", "usb", "vgpu"),
+        *("architecture", "commands", "concepts", "configuration", "dra", "dra-reference", "events"),
+        *("getting-started", "host-preparation", "kubernetes", "kubevirt", "logs", "metrics", "migrating"),
+        *("packaging", "scale", "testing", "troubleshooting", "usb", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"

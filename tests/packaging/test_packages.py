@@ -139,7 +139,7 @@ def test_every_library_is_named_among_the_notices(unpacked: Path) -> None:
 
 def test_a_page_in_the_package_links_only_to_pages_in_the_package(unpacked: Path) -> None:
     pages = list((unpacked / "usr/share/doc/nodeagent").glob("*.md.gz"))
-    links = {link for page in pages for link in re.findall(r"\]\((\w+\.md)", content(page).decode())}
+    links = {link for page in pages for link in re.findall(r"\]\(([\w-]+\.md)", content(page).decode())}
     assert "packaging.md" in links
     assert links - {page.name.removesuffix(".gz") for page in pages} == set()
 
