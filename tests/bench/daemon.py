@@ -66,7 +66,7 @@ class Daemon:
     def runtime(self) -> float:
         """Milliseconds for which its threads have run so far."""
         tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
+        return sum(map(_runtime, tasks)) / 1e6
 
     def reads(self) -> int:
         """Read system calls so far."""
@@ -90,3 +90,11 @@ class Daemon:
     def _status(self, key: str) -> int:
         text = Path(f"/proc/{self._process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{key}:"))
+
+
+def _runtime(task: Path) -> int:
+    """The processor time of a thread in nanoseconds; 0 if it has ended since it was listed."""
+    try:
+        return int((task / "schedstat").read_text().split()[0])
+    except FileNotFoundError:
+        return 0
